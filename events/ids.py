@@ -1,0 +1,28 @@
+"""Ids: UUIDs that sort by the time they were made, and their public spelling, `acct_<32 hex digits>`."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from uuid import UUID
+
+ACCOUNT, KEY = "acct", "key"
+
+
+def uuid7() -> UUID:
+    """A version 7 UUID (RFC 9562): 48 bits of Unix milliseconds, then random bits. Python 3.11 has none of its own."""
+    value = (time.time_ns() // 1_000_000 & 0xFFFF_FFFF_FFFF) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 7 << 76  # version
+    return UUID(int=value & ~(0b11 << 62) | 0b10 << 62)  # variant
+
+
+def show(kind: str, id: UUID) -> str:
+    return f"{kind}_{id.hex}"
+
+
+def parse(kind: str, text: str) -> UUID | None:
+    """None when `text` is not an id of this kind as `show` spells it."""
+    prefix, _, digits = text.partition("_")
+    if prefix != kind or len(digits) != 32 or not set(digits) <= set("0123456789abcdef"):
+        return None
+    return UUID(hex=digits)
