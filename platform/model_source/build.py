@@ -31,7 +31,7 @@ def main(source: str, folder: Path) -> str:
     try:
         _write(where, folder)
     except SourceFault as fault:
-        return f"fault: {fault}"
+        return f"fault: {' '.join(str(fault).split())}"  # one line, whatever was quoted
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -29,7 +29,12 @@ def write(folder: Path, hub: Hub, say: Callable[[str], None]) -> None:
     except OSError as error:
         if error.errno == 28:  # the disk is full: `build` has the sentence
             raise
-        raise SourceFault(f"{hub.repository} could not be downloaded: the hub cannot be reached ({error})") from None
+        raise _unreachable(hub, error) from None
     except Exception as error:  # httpx's errors, and the hub's own when it finds neither network nor cache
-        raise SourceFault(f"{hub.repository} could not be downloaded ({type(error).__name__}: {error})") from None
+        raise _unreachable(hub, error) from None
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # the hub's notes on the download
+
+
+def _unreachable(hub: Hub, error: Exception) -> SourceFault:
+    kind = type(error).__name__
+    return SourceFault(f"{hub.repository} could not be downloaded: the hub cannot be reached, or broke off ({kind})")

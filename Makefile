@@ -1,0 +1,30 @@
+# Two commands: `make serve` and `make test`. Both set up .venv first, which takes minutes once and no time after.
+
+BIN := .venv/bin
+
+.PHONY: serve test check soak bench setup clean
+
+serve: setup
+	@exec $(BIN)/acs serve
+
+test: setup check
+	$(BIN)/python -m pytest --ignore=tests/tidy -m "not soak"
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p acs
+	$(BIN)/python -m pytest -q tests/tidy
+
+soak: setup
+	$(BIN)/python -m pytest -m soak
+
+bench: setup
+	$(BIN)/python benchmarks/completions.py
+
+setup:
+	@scripts/setup
+
+clean: # what can be made again; the data of a server (.acs) stays
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path "./.git/*" -prune -exec rm -rf {} +
