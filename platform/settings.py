@@ -26,10 +26,26 @@ class Settings:
     catalogue: Path  # a TOML file
     ingress_replicas: int
     limits: Limits
+    models: Path | None = None  # checkpoints, if not in the data folder: several servers may share them
+    stop_grace_s: float = 3.0  # how long running requests may go on after a signal to stop
+    metrics_host: str = "127.0.0.1"  # where HAProxy's metrics and statistics listen
+    ray_address: str | None = None  # a Ray cluster to join; None: start one for this server
 
     @property
     def models_dir(self) -> Path:
-        return self.data / "models"
+        return self.data / "models" if self.models is None else self.models
+
+    @property
+    def lock_file(self) -> Path:
+        """Held by the one live server of this data folder."""
+        return self.data / "lock"
+
+    @property
+    def base_url(self) -> str:
+        """What a client on this machine uses; ends in `/v1`."""
+        anywhere = self.host in ("0.0.0.0", "::", "*")
+        host = "127.0.0.1" if anywhere else f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/v1"
 
     @property
     def env_file(self) -> Path:
@@ -65,6 +81,10 @@ class Settings:
             catalogue=shipped if shipped.exists() else Path(catalogue).expanduser().resolve(),
             ingress_replicas=_integer(env, "ACS_INGRESS_REPLICAS", 1, 1, 1000),
             limits=limits,
+            models=Path(env["ACS_MODELS"]).expanduser().resolve() if env.get("ACS_MODELS") else None,
+            stop_grace_s=_seconds(env, "ACS_STOP_GRACE_S", 3.0),
+            metrics_host=env.get("ACS_METRICS_HOST", "127.0.0.1"),
+            ray_address=env.get("RAY_ADDRESS") or None,
         )
 
 
@@ -73,3 +93,13 @@ def _integer(env: Mapping[str, str], name: str, default: int, low: int, high: in
     if not text.isdecimal() or not low <= int(text) <= high:
         raise SettingsError(f"{name}={text!r} is not a whole number from {low} to {high}.")
     return int(text)
+
+
+def _seconds(env: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        value = float(env.get(name, default))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 3600:
+        raise SettingsError(f"{name}={env[name]!r} is not a number of seconds from 0 to 3600.")
+    return value

@@ -1,0 +1,189 @@
+"""The environment of one run: what every process of a server inherits, and the folders that last as long as it.
+
+Ray, Serve, HAProxy and vLLM read theirs from environment variables at import, so all is set before any of them starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import acs.serve_apps.proxy
+from acs.platform.server.faults import ServerFault
+from acs.platform.settings import Settings
+
+INSTANCE = "ACS_INSTANCE"  # tags every process of one run
+DATA_FOLDER = "ACS_DATA_DIR"  # tags every process that serves this data folder
+SCRATCH = "ACS_SCRATCH"
+
+_SCRATCH_PARENT = Path("/tmp")  # short: the path of a Unix socket has 108 bytes, and Serve's take 80 of them
+_SCRATCH_PREFIX = "acs-"
+_PORTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One life of a server. `scratch` holds Ray's files and sockets, 0700, and is removed with `discard`."""
+
+    settings: Settings
+    instance: str
+    scratch: Path
+    environ: dict[str, str]
+
+    @property
+    def logs(self) -> Path:
+        return self.settings.run_dir / "logs"
+
+    @property
+    def log(self) -> Path:
+        return self.logs / "server.log"
+
+    @property
+    def fault_file(self) -> Path:
+        """Where a child process leaves the sentence for the operator."""
+        return self.settings.run_dir / "fault"
+
+    def discard(self, *, keep_logs: bool) -> None:
+        """Remove the scratch folder. With `keep_logs`, Ray's logs stay in the data folder until the next start."""
+        ray_logs = self.logs / "ray"
+        if keep_logs and ray_logs.exists():
+            kept = self.logs / "ray.kept"
+            shutil.copytree(ray_logs.resolve(), kept, ignore_dangling_symlinks=True, dirs_exist_ok=True)
+            ray_logs.unlink()
+            kept.rename(ray_logs)
+        else:
+            ray_logs.unlink(missing_ok=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        for name in ("scratch", "ray_token"):
+            (self.settings.run_dir / name).unlink(missing_ok=True)
+
+
+def begin(settings: Settings, environ: Mapping[str, str]) -> Run:
+    """Make the folders of a new run and its environment. The caller holds the data folder's lock."""
+    _discard_last_run(settings)
+    settings.run_dir.mkdir(mode=0o700)
+    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=_SCRATCH_PARENT))
+    (settings.run_dir / "scratch").symlink_to(scratch)
+    run = Run(settings, uuid.uuid4().hex, scratch, {})
+    run.logs.mkdir()
+    (run.logs / "ray").symlink_to(scratch / "session_latest" / "logs")
+    token = settings.run_dir / "ray_token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    run.environ.update(_DEFAULTS | dict(environ) | _ours(run) | _ports())
+    return run
+
+
+def _discard_last_run(settings: Settings) -> None:
+    """What a server that was killed could not remove."""
+    with contextlib.suppress(FileNotFoundError, OSError):
+        scratch = (settings.run_dir / "scratch").readlink()
+        if scratch.parent == _SCRATCH_PARENT and scratch.name.startswith(_SCRATCH_PREFIX):
+            shutil.rmtree(scratch, ignore_errors=True)
+    shutil.rmtree(settings.run_dir, ignore_errors=True)
+
+
+# Choices that an operator may override by setting the variable.
+_DEFAULTS = {
+    "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
+    # HAProxy reports each request to a Python actor for these; the ingress keeps its own counts.
+    "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+    # A killed ingress is out of the rotation at its third refused connection, each sent on to another ingress, or at
+    # the second failed check; a new one is in it at its first answered check.
+    "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
+    "RAY_SERVE_HAPROXY_HEALTH_CHECK_FASTINTER": "100ms",
+    "RAY_SERVE_HAPROXY_HEALTH_CHECK_DOWNINTER": "100ms",
+    "RAY_SERVE_HAPROXY_HEALTH_CHECK_RISE": "1",
+    # Workers are started when an actor wants one: idle ones hold 60 MB each.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+}
+
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_USAGE_STATS_PROMPT_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+}
+
+
+def _ours(run: Run) -> dict[str, str]:
+    settings = run.settings
+    haproxy = run.scratch / "haproxy"
+    return _QUIET | {
+        INSTANCE: run.instance,
+        DATA_FOLDER: str(settings.data),
+        SCRATCH: str(run.scratch),
+        "SPT_NOENV": "1",  # a process that sets its title must not overwrite the tags above
+        "ACS_DATA": str(settings.data),
+        "ACS_CATALOGUE": str(settings.catalogue),
+        "ACS_MODELS": str(settings.models_dir),
+        "ACS_HOST": settings.host,
+        "ACS_PORT": str(settings.port),
+        "ACS_METRICS_HOST": settings.metrics_host,
+        "ACS_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(settings.run_dir / "ray_token"),
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "acs.serve_apps.proxy.middleware:middlewares",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(Path(acs.serve_apps.proxy.__path__[0]).resolve() / "haproxy"),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "a.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(haproxy / "m.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
+        "VLLM_RPC_BASE_PATH": str(run.scratch),
+    }
+
+
+def _ports() -> dict[str, str]:
+    """Ports of this run's own, so that two servers on one machine do not meet."""
+    first = _free_block(_PORTS)
+    http, grpc = first + 16, first + 136
+    return {
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(first),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(first + 1),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(first + 2),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(first + 3),
+        "DASHBOARD_METRIC_PORT": str(first + 4),
+        "AUTOSCALER_METRIC_PORT": str(first + 5),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(http),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(grpc - 1),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(grpc),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(first + _PORTS - 1),
+    }
+
+
+def _free_block(size: int) -> int:
+    """The first of `size` free ports in a row, below those that the kernel gives to outgoing connections."""
+    blocks = list(range(12_000, 32_000, size))
+    random.shuffle(blocks)
+    for first in blocks:
+        if all(_is_free(port) for port in range(first, first + size)):
+            return first
+    raise ServerFault(f"No {size} free ports in a row between 12000 and 32000.")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True

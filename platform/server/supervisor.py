@@ -1,0 +1,138 @@
+"""Starts a server's processes, stands by them in the foreground, and ends every one of them.
+
+The supervisor imports neither Ray nor vLLM. Its one child, the driver, starts Ray and Serve and stands by. Whatever
+that starts is a descendant of the supervisor, orphans included, and is ended by it; Serve's own shutdown takes 30 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+
+from acs.platform.server import environment, preflight, processes
+from acs.platform.server.environment import Run
+from acs.platform.server.faults import ServerFault
+from acs.platform.server.progress import complain, say, started_at
+from acs.platform.settings import Settings, SettingsError
+
+STOP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_WATCHED = STOP | {signal.SIGCHLD}
+_TERM_PATIENCE_S = 1.5  # for a process to leave by itself once told
+_LEAVE_CLUSTER_S = 15.0  # for the driver to take its applications off a cluster it joined
+
+
+class _Stopped(Exception):
+    """A signal asked the server to end."""
+
+
+def serve() -> int:
+    """Run a server until a signal ends it (0), or a fault does (1, after one sentence on stderr)."""
+    started_at()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    try:
+        settings = Settings.from_environ()
+        preflight.make_data_folder(settings)
+        with preflight.sole_server(settings):
+            preflight.port_is_free(settings)
+            _end_orphans(settings)
+            return _Supervisor(environment.begin(settings, os.environ)).run()
+    except (ServerFault, SettingsError) as fault:
+        complain(str(fault))
+        return 1
+
+
+def _end_orphans(settings: Settings) -> None:
+    """Processes of an earlier server on this data. The lock says that the server itself is gone."""
+
+    def orphans() -> list[processes.Process]:
+        return processes.tagged(environment.DATA_FOLDER, str(settings.data))
+
+    found = len(orphans())
+    if found:
+        say(f"ending {found} processes that an earlier server on {settings.data} left behind")
+        if left := processes.end(orphans, patience_s=_TERM_PATIENCE_S):
+            raise ServerFault(f"Processes of an earlier server do not end: {', '.join(str(p.pid) for p in left)}.")
+
+
+class _Supervisor:
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def run(self) -> int:
+        processes.adopt_orphans()
+        code = 1
+        try:
+            self._drive()
+        except _Stopped:
+            code = 0
+            say("stopping (again: at once)")
+            self._let_requests_end()
+        finally:
+            self._end_everything()
+            self._run.discard(keep_logs=code != 0)
+        if code == 0:
+            say("stopped")
+        return code
+
+    def _drive(self) -> None:
+        """Run the driver until a signal comes (_Stopped) or it ends, which it never should (ServerFault)."""
+        driver = self._spawn("acs.platform.server.driver")
+        while True:
+            for pid, code in processes.reap():
+                if pid == driver:
+                    raise ServerFault(self._sentence(code))
+            if _told_to_stop(within_s=1.0):
+                raise _Stopped
+
+    def _spawn(self, module: str) -> int:
+        # A session of its own, so that the terminal's Ctrl-C reaches the supervisor only.
+        log = os.open(self._run.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            return os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-P", "-m", module],
+                self._run.environ | {"ACS_STARTED": repr(started_at())},
+                file_actions=[(os.POSIX_SPAWN_DUP2, log, 2)],
+                setsigmask=[],
+                setsid=True,
+            )
+        finally:
+            os.close(log)
+
+    def _sentence(self, code: int) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return self._run.fault_file.read_text()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"The server {how}, which it should not; its log is {self._run.log}."
+
+    def _let_requests_end(self) -> None:
+        """Have HAProxy refuse new connections and wait until the running requests are done, within the grace."""
+        haproxies = [p for p in processes.descendants(os.getpid()) if self._is_haproxy(p)]
+        processes.signal_all(haproxies, signal.SIGUSR1)
+        deadline = time.monotonic() + self._run.settings.stop_grace_s
+        while time.monotonic() < deadline and any(processes.alive(p) for p in haproxies):
+            if _told_to_stop(within_s=0.05):
+                return
+
+    def _is_haproxy(self, process: processes.Process) -> bool:
+        return self._run.environ["RAY_SERVE_HAPROXY_SERVER_STATE_BASE"] in process.command
+
+    def _end_everything(self) -> None:
+        def ours() -> list[processes.Process]:
+            return processes.descendants(os.getpid())
+
+        joined = self._run.settings.ray_address is not None
+        if not joined:
+            # The driver has nothing to save. Ray's own processes end with it, and so restart nothing of what follows.
+            processes.signal_all([p for p in ours() if p.parent == os.getpid()], signal.SIGKILL)
+        if left := processes.end(ours, patience_s=_LEAVE_CLUSTER_S if joined else _TERM_PATIENCE_S):
+            complain(f"Processes do not end: {', '.join(str(p.pid) for p in left)}.")
+
+
+def _told_to_stop(*, within_s: float) -> bool:
+    """Wait for a signal. A child that ends also ends the wait: the caller looks which."""
+    got = signal.sigtimedwait(_WATCHED, within_s)
+    return got is not None and got.si_signo in STOP
