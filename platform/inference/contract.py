@@ -1,0 +1,127 @@
+"""The seam in front of the model: what an ingress asks of an Engine, and what comes back.
+
+Nothing here knows HTTP, Ray or vLLM, and nothing a client sends reaches an Engine unchecked. The structs travel as
+msgpack arrays (`acs.platform.inference.wire`): adding a field with a default at the end keeps both sides talking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+
+class Sampling(msgspec.Struct, array_like=True, frozen=True):
+    """How one choice is drawn. The values are those of the contract, already validated; None or 0 means off."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None  # of choice 0; choice i draws with (seed + i) mod 2**63
+    stop: list[str] = []
+    logit_bias: dict[int, float] | None = None
+    ignore_eos: bool = False
+    min_tokens: int = 0
+
+
+class Generate(msgspec.Struct, array_like=True, frozen=True):
+    """Continue each prompt `n` times. Choice i of prompt p has the index p * n + i.
+
+    `logprobs`: k likeliest tokens at each generated position beside the sampled one; None: no rows at all.
+    `prompt_logprobs`: the same for prompt positions; -1: the whole vocabulary, as `FullVocabularyRows`.
+    `stream`: a Delta for every token as it comes; otherwise one Delta a choice, when it has ended.
+    """
+
+    request_id: str  # ours, unique: a client's X-Request-Id is a label and may repeat
+    prompts: list[list[int]]
+    n: int
+    sampling: Sampling
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    stream: bool = False
+
+
+class LogprobRows(msgspec.Struct, array_like=True, frozen=True):
+    """Log probabilities at `rows` consecutive positions, as raw little-endian arrays.
+
+    ids: int32 [rows, width], logprobs: float32 [rows, width], ranks: int32 [rows]. Column 0 is the token that stands
+    at the position, with its true rank (1 = likeliest) in `ranks`; columns 1… are the likeliest, in order.
+    """
+
+    width: int
+    ids: bytes
+    logprobs: bytes
+    ranks: bytes
+
+    @property
+    def count(self) -> int:
+        return len(self.ranks) // 4
+
+
+class Delta(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """Tokens of one choice. `texts[j]` is the text that token j added to the answer; it is empty while a character,
+    or what may become a stop string, is incomplete. A whole answer without logprobs has one text for all its tokens.
+
+    finish_reason: "length", "stop", "abort" (the request was aborted: what it had generated until then), or None.
+    """
+
+    index: int
+    token_ids: list[int]
+    texts: list[str]
+    logprobs: LogprobRows | None = None
+    finish_reason: str | None = None
+
+
+class PromptRows(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """Log probabilities at the prompt's positions 1… (nothing stands before position 0)."""
+
+    prompt: int
+    rows: LogprobRows
+
+
+class FullVocabularyRows(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    """The whole distribution at prompt positions first, first + 1, …: float32 [rows, vocabulary], by token id."""
+
+    prompt: int
+    first: int
+    logprobs: bytes
+
+
+class Failed(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    """The request has ended by a fault; nothing follows. `code` is one of the contract's."""
+
+    code: str
+    message: str
+
+
+Piece = Delta | PromptRows | FullVocabularyRows | Failed
+Sink = Callable[[Piece], None]
+
+
+class EngineStatus(msgspec.Struct, array_like=True, frozen=True):
+    """`live`: takes requests. `cold`: no replica, one will be started for a request. `down`: should run, does not."""
+
+    status: str
+    running: int = 0  # choices that the engines count as unfinished
+
+
+class Engine(Protocol):
+    """One model, wherever it runs. Calls come from one event loop and never block it."""
+
+    def submit(self, request: Generate, sink: Sink) -> None:
+        """Start the request. `sink` is called on the loop, in order, with every Piece: each choice ends by exactly one
+        Delta with a finish_reason, or the whole request by one Failed, after which nothing is sent.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End a request at once. Its unfinished choices end with "abort"; an unknown or ended id does nothing."""
+        ...
+
+    def status(self) -> EngineStatus: ...

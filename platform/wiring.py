@@ -1,0 +1,24 @@
+"""The one place where an ingress's parts are put together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from acs.platform.completions.served import ServedModel
+from acs.platform.key_book import KeyBook
+from acs.platform.limits import Limits
+
+# Two answers of 256 whole-vocabulary rows are 100 MB of arrays on their way; more wait their turn.
+WHOLE_VOCABULARY_AT_ONCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the routes use. Tests build one with a FakeEngine; `acs.serve_apps.api.ingress` builds the real one."""
+
+    limits: Limits
+    keys: KeyBook
+    models: Mapping[str, ServedModel]
+    whole_vocabulary: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WHOLE_VOCABULARY_AT_ONCE))

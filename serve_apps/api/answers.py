@@ -1,0 +1,126 @@
+"""The shapes of our answers, for the OpenAPI page and the tests; the bytes are written by `render`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Logprobs(Shape):
+    """Four parallel lists, one entry a token. With echo the prompt's tokens come first."""
+
+    text_offset: list[int] = Field(description="Characters of the returned text in front of the token.")
+    token_logprobs: list[float | None]
+    tokens: list[str] = Field(description="`bytes:\\xe2\\x80` where a token is not text by itself.")
+    top_logprobs: list[dict[str, float] | None] = Field(description="The k likeliest and the token itself.")
+
+
+class PromptLogprob(Shape):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+class Choice(Shape):
+    index: int = Field(description="p × n + i for choice i of prompt p.")
+    text: str
+    logprobs: Logprobs | None
+    finish_reason: Literal["length", "stop"]
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None
+    token_ids: list[int] = Field(default=[], description="With return_token_ids.")
+    prompt_token_ids: list[int] = Field(default=[], description="With return_token_ids.")
+
+
+class Usage(Shape):
+    prompt_tokens: int = Field(description="Each prompt once.")
+    completion_tokens: int = Field(description="Of all choices.")
+    total_tokens: int
+
+
+class Completion(Shape):
+    id: str
+    object: Literal["text_completion"]
+    created: int = Field(description="Unix seconds.")
+    model: str = Field(description="The checkpoint's name.")
+    choices: list[Choice]
+    usage: Usage
+
+
+class Capabilities(Shape):
+    max_model_len: int
+    max_logprobs: int
+    n_layers: int
+    hidden_size: int
+    vocab_size: int
+    logprobs: bool
+    prompt_logprobs: bool
+    full_vocab_max_prompt_tokens: int
+    activations: bool
+    steering: bool
+    harvest: bool
+    max_activation_bytes: int
+
+
+class Price(Shape):
+    prompt_micro_usd_per_million: int
+    completion_micro_usd_per_million: int
+
+
+class ModelObject(Shape):
+    id: str = Field(description="The id to send as `model`.")
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    served_model_name: str
+    status: Literal["live", "cold", "down"]
+    capabilities: Capabilities
+    price: Price
+    description: str
+
+
+class ModelList(Shape):
+    object: Literal["list"]
+    data: list[ModelObject]
+
+
+class Tokenized(Shape):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(Shape):
+    prompt: str
+
+
+class TokenizerInfo(BaseModel):
+    """The checkpoint's own tokenizer_config.json, without a chat template."""
+
+    model_config = ConfigDict(extra="allow")
+
+    tokenizer_class: str
+
+
+class Health(Shape):
+    status: Literal["ok"]
+
+
+class ErrorDetail(Shape):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    retryable: bool = Field(default=True, description="Only on errors of Inference.")
+
+
+class Error(Shape):
+    error: ErrorDetail
+    request_id: str
+
+

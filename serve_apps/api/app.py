@@ -1,0 +1,96 @@
+"""The HTTP application: its routes, and every fault rendered in the one shape of the contract."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+
+from acs.platform.completions.road import ClientGone
+from acs.platform.errors import ApiError, BadJson, InternalError, MethodNotAllowed, NotFound
+from acs.platform.wiring import Services
+from acs.serve_apps.api import docs, http
+from acs.serve_apps.api.openapi import PAGE, Operation, operations
+from acs.serve_apps.api.routes import completions, models, tokenizer
+
+log = logging.getLogger("ray.serve")
+Handler = Callable[[Request], Awaitable[Response]]
+
+HANDLERS: dict[str, Handler] = {
+    "create_completion": completions.create_completion,
+    "list_models": models.list_models,
+    "tokenize": tokenizer.tokenize,
+    "detokenize": tokenizer.detokenize,
+    "tokenizer_info": tokenizer.tokenizer_info,
+}
+
+
+def create_app(services: Services) -> FastAPI:
+    """Builds everything at once: Serve ignores what is added after the first request."""
+    app = FastAPI(**PAGE, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.services = services
+    app.state.vocabulary_json = {}
+    handlers = {**HANDLERS, "health": _health}
+    for operation in operations():
+        _add(app, operation, handlers[operation.name])
+    docs.add_to(app)
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientGone, _gone)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(Exception, _internal_error)
+    return app
+
+
+def _add(app: FastAPI, operation: Operation, handler: Handler) -> None:
+    for path in operation.paths:
+        app.add_api_route(
+            path,
+            handler,
+            methods=[operation.method],
+            operation_id=operation.name if path == operation.paths[0] else None,
+            summary=operation.summary,
+            response_model=None,
+            openapi_extra=operation.extra,
+            responses=operation.responses,
+            include_in_schema=path == operation.paths[0],
+        )
+
+
+async def _health(request: Request) -> Response:
+    """The ingress answers; what each model's engine is doing is in GET /v1/models."""
+    return await http.json_answer(request, {"status": "ok"})
+
+
+async def _api_error(request: Request, error: Any) -> Response:
+    return await http.error_answer(request, error)
+
+
+async def _http_error(request: Request, error: Any) -> Response:
+    """Starlette's own 404 and 405, in our shape; `Allow` names the methods of every route of the path."""
+    path = request.url.path[:200]
+    if error.status_code == 405:
+        routes = [route for route in request.app.routes if isinstance(route, Route)]
+        matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+        allow = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
+        return await http.error_answer(
+            request, MethodNotAllowed(f"{request.method} is not a method of {path}; it takes {allow}.", allow=allow)
+        )
+    if error.status_code == 404:
+        return await http.error_answer(request, NotFound(f"There is no route {path}. /docs lists them."))
+    return await http.error_answer(request, BadJson(str(error.detail)))
+
+
+async def _gone(request: Request, error: Any) -> Response:
+    return Response(status_code=499)  # nobody reads it; Serve's metrics count it
+
+
+async def _internal_error(request: Request, error: Any) -> Response:
+    log.error("Request %s failed by our own fault.", http.request_id_of(request), exc_info=error)
+    return await http.error_answer(request, InternalError("The server failed on this request. It has been logged."))

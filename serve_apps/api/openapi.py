@@ -1,0 +1,135 @@
+"""The OpenAPI page: the same models that validate, and every answer a route can give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from acs.platform.completions.request import CompletionRequest
+from acs.serve_apps.api import answers
+from acs.serve_apps.api.routes.tokenizer import DetokenizeRequest, TokenizeRequest
+
+PAGE: dict[str, Any] = {
+    "title": "acs: a research API over base language models",
+    "version": "1",
+    "description": "Sample, score and stream from base models. Send `Authorization: Bearer sk-acs-…`. "
+    "Errors: every answer of 400 and above is an Error object; `docs/errors.md` lists the codes.",
+}
+ERRORS: dict[int, str] = {
+    400: "The request cannot be answered as it stands: bad_json, invalid_request, model_not_found, "
+    "context_length_exceeded or deadline_infeasible.",
+    401: "missing_authorization, invalid_api_key, key_revoked, key_disabled or account_suspended.",
+    405: "Not a method of this route; `Allow` lists them.",
+    413: "request_too_large.",
+    500: "internal_error.",
+    502: "Inference: upstream_unreachable, upstream_server_error, vllm_oom or vllm_engine_dead.",
+    503: "circuit_open, upstream_unreachable while a cold model wakes, or a part of the platform coming back.",
+    504: "upstream_deadline.",
+}
+OF_ALL = (401, 405, 500, 503)
+OF_BODIES = (400, 413)
+OF_INFERENCE = (502, 504)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One route of the contract. The first of `paths` is the documented one; the others answer the same."""
+
+    name: str
+    method: str
+    paths: tuple[str, ...]
+    summary: str
+    extra: dict[str, Any]
+    responses: dict[int | str, dict[str, Any]]
+
+
+def operations() -> list[Operation]:
+    return [
+        _operation(
+            "create_completion",
+            "POST",
+            ("/v1/completions",),
+            "Sample continuations",
+            answers.Completion,
+            (*OF_ALL, *OF_BODIES, *OF_INFERENCE),
+            body=CompletionRequest,
+            stream=True,
+        ),
+        _operation("list_models", "GET", ("/v1/models",), "List the models", answers.ModelList, OF_ALL),
+        _operation(
+            "tokenize",
+            "POST",
+            ("/tokenize", "/v1/completions/tokenize"),
+            "Text to token ids",
+            answers.Tokenized,
+            (*OF_ALL, *OF_BODIES),
+            body=TokenizeRequest,
+        ),
+        _operation(
+            "detokenize",
+            "POST",
+            ("/detokenize", "/v1/completions/detokenize"),
+            "Token ids to text",
+            answers.Detokenized,
+            (*OF_ALL, *OF_BODIES),
+            body=DetokenizeRequest,
+        ),
+        _operation(
+            "tokenizer_info",
+            "GET",
+            ("/tokenizer_info", "/v1/completions/tokenizer_info"),
+            "The checkpoint's tokenizer settings",
+            answers.TokenizerInfo,
+            (400, *OF_ALL),
+            query="model",
+        ),
+        _operation("health", "GET", ("/health",), "Whether the server answers", answers.Health, (405, 500, 503), key=False),
+    ]
+
+
+def _operation(
+    name: str,
+    method: str,
+    paths: tuple[str, ...],
+    summary: str,
+    answer: type[BaseModel],
+    errors: tuple[int, ...],
+    *,
+    body: type[BaseModel] | None = None,
+    query: str | None = None,
+    stream: bool = False,
+    key: bool = True,
+) -> Operation:
+    extra: dict[str, Any] = {"security": [{"key": []}] if key else []}
+    if body is not None:
+        extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": _inline(body)}}}
+    if query is not None:
+        extra["parameters"] = [{"name": query, "in": "query", "required": False, "schema": {"type": "string"}}]
+    content: dict[str, Any] = {"application/json": {"schema": _inline(answer, answers=True)}}
+    if stream:
+        content["text/event-stream"] = {"schema": {"type": "string", "description": "data: events, then data: [DONE]"}}
+    responses: dict[int | str, dict[str, Any]] = {200: {"description": "The answer.", "content": content}}
+    for status in sorted(errors):
+        responses[status] = {
+            "description": ERRORS[status],
+            "content": {"application/json": {"schema": _inline(answers.Error, answers=True)}},
+        }
+    return Operation(name, method, paths, summary, extra, responses)
+
+
+def _inline(model: type[BaseModel], *, answers: bool = False) -> dict[str, Any]:
+    """The model's JSON schema with its parts written out where they are used."""
+    schema = model.model_json_schema(mode="serialization" if answers else "validation")
+    parts = schema.pop("$defs", {})
+
+    def resolve(node: Any) -> Any:
+        if isinstance(node, dict):
+            if "$ref" in node:
+                return resolve(parts[node["$ref"].rsplit("/", 1)[-1]])
+            return {name: resolve(value) for name, value in node.items()}
+        return [resolve(value) for value in node] if isinstance(node, list) else node
+
+    resolved: dict[str, Any] = resolve(schema)
+    return resolved

@@ -1,0 +1,127 @@
+"""A whole Completion, gathered from Pieces and written once, key for key in the contract's order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from acs.platform.completions.plan import Plan
+from acs.platform.inference.contract import Delta, FullVocabularyRows, LogprobRows, Piece, PromptRows
+from acs.serve_apps.api.render.logprobs import LogprobLists, prompt_logprobs_of
+
+
+@dataclass(slots=True)
+class Choice:
+    token_ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    rows: list[LogprobRows] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+@dataclass(slots=True)
+class Prompt:
+    rows: list[LogprobRows] = field(default_factory=list)
+    vocabulary: list[bytes] = field(default_factory=list)  # float32 [positions, vocabulary], in order of position
+
+
+class Gathered:
+    """The Pieces of one request, by choice and by prompt."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.choices = [Choice() for _ in range(plan.choices)]
+        self.prompts = [Prompt() for _ in plan.generate.prompts]
+
+    def add(self, piece: Piece) -> None:
+        if isinstance(piece, Delta):
+            choice = self.choices[piece.index]
+            choice.token_ids += piece.token_ids
+            choice.texts += piece.texts
+            if piece.logprobs is not None:
+                choice.rows.append(piece.logprobs)
+            choice.finish_reason = piece.finish_reason
+        elif isinstance(piece, PromptRows):
+            self.prompts[piece.prompt].rows.append(piece.rows)
+        elif isinstance(piece, FullVocabularyRows):
+            self.prompts[piece.prompt].vocabulary.append(piece.logprobs)
+
+    @property
+    def entries(self) -> int:
+        """How many log probabilities the answer prints: large answers are rendered beside the event loop."""
+        generated = sum(len(rows.logprobs) for choice in self.choices for rows in choice.rows)
+        of_prompts = sum(len(rows.logprobs) for prompt in self.prompts for rows in prompt.rows)
+        return (generated + of_prompts * self.plan.generate.n) // 4
+
+
+def completion_of(gathered: Gathered, created: int) -> dict[str, Any]:
+    plan = gathered.plan
+    shown = [PromptShown(plan, number, gathered.prompts[number]) for number in range(len(gathered.prompts))]
+    return {
+        "id": plan.id,
+        "object": "text_completion",
+        "created": created,
+        "model": plan.model.entry.served_model_name,
+        "choices": [
+            _choice(plan, index, choice, shown[index // plan.generate.n]) for index, choice in enumerate(gathered.choices)
+        ],
+        "usage": usage_of(plan, sum(len(choice.token_ids) for choice in gathered.choices)),
+    }
+
+
+def usage_of(plan: Plan, completion_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": plan.prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": plan.prompt_tokens + completion_tokens,
+    }
+
+
+class PromptShown:
+    """What each choice of a prompt shows of the prompt itself: echoed text and its tokens, its log probabilities."""
+
+    def __init__(self, plan: Plan, number: int, prompt: Prompt) -> None:
+        request, self.ids = plan.request, plan.generate.prompts[number]
+        self._texts = plan.model.tokenizer.token_texts
+        self._rows = prompt.rows
+        self._keep = request.logprobs
+        self.text = ""
+        self.pieces: list[str] = []
+        if request.echo:
+            given = request.prompts[number]
+            self.pieces = plan.model.tokenizer.pieces(self.ids, special=not isinstance(given, str))
+            self.text = given if isinstance(given, str) else "".join(self.pieces)
+        self.prompt_logprobs: list[Any] | None = None
+        if request.prompt_logprobs is not None and request.prompt_logprobs >= 0:
+            self.prompt_logprobs = prompt_logprobs_of(prompt.rows, self._texts, request.prompt_logprobs)
+
+    def lists(self) -> LogprobLists:
+        """Lists for one choice; with echo they begin with the prompt's tokens."""
+        lists = LogprobLists(self._texts)
+        if not self.text or self._keep is None:
+            return lists
+        lists.add_first(self.ids[0], self.pieces[0])
+        texts = iter(self.pieces[1:])
+        for rows in self._rows:
+            lists.add(rows, [next(texts) for _ in range(rows.count)], self._keep)
+        return lists.after(len(self.text))
+
+
+def _choice(plan: Plan, index: int, choice: Choice, prompt: PromptShown) -> dict[str, Any]:
+    logprobs = None
+    if plan.request.logprobs is not None:
+        lists = prompt.lists()
+        texts = iter(choice.texts)
+        for rows in choice.rows:
+            lists.add(rows, [next(texts) for _ in range(rows.count)])
+        logprobs = lists.take()
+    answer = {
+        "index": index,
+        "text": prompt.text + "".join(choice.texts),
+        "logprobs": logprobs,
+        "finish_reason": choice.finish_reason,
+        "prompt_logprobs": prompt.prompt_logprobs,
+    }
+    if plan.request.return_token_ids:
+        answer["token_ids"] = choice.token_ids
+        answer["prompt_token_ids"] = prompt.ids
+    return answer

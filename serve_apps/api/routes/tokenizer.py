@@ -1,0 +1,79 @@
+"""POST /tokenize, POST /detokenize, GET /tokenizer_info: what evaluation harnesses ask of a vLLM server."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from acs.platform.completions.plan import find_model, tokenise
+from acs.platform.completions.request import fault_of
+from acs.platform.completions.served import ServedModel
+from acs.platform.errors import InvalidRequest
+from acs.serve_apps.api import http
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class TokenizeRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str = Field(description="An id of GET /v1/models.", examples=["smollm2-135m"])
+    prompt: str = Field(description="The text.", examples=["The sky is"])
+    add_special_tokens: bool | None = Field(None, description="Default true: the tokenizer may add its first token.")
+    return_token_strs: bool | None = Field(None, description="Add each token's own text.")
+
+
+class DetokenizeRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str = Field(description="An id of GET /v1/models.", examples=["smollm2-135m"])
+    tokens: list[Annotated[StrictInt, Field(ge=0)]] = Field(description="Token ids.", examples=[[504, 6376, 314]])
+
+
+def _parse(kind: type[M], body: Any) -> M:
+    if not isinstance(body, dict):
+        raise InvalidRequest("The body must be a JSON object.")
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        path, message = fault_of(error.errors(include_url=False)[0])
+        raise InvalidRequest(f"{path} {message}.", param=path) from None
+
+
+async def tokenize(request: Request) -> Response:
+    _, body = await http.admit(request)
+    wanted = _parse(TokenizeRequest, body)
+    model = find_model(http.services_of(request).models, wanted.model)
+    (ids,) = await tokenise(model, [wanted.prompt], wanted.add_special_tokens is not False)
+    texts = model.tokenizer.token_texts
+    answer = {
+        "count": len(ids),
+        "max_model_len": model.max_model_len,
+        "tokens": ids,
+        "token_strs": [texts[token_id] for token_id in ids] if wanted.return_token_strs else None,
+    }
+    return await http.json_answer(request, answer)
+
+
+async def detokenize(request: Request) -> Response:
+    _, body = await http.admit(request)
+    wanted = _parse(DetokenizeRequest, body)
+    model = find_model(http.services_of(request).models, wanted.model)
+    beyond = [token_id for token_id in wanted.tokens if token_id >= model.tokenizer.vocab_size]
+    if beyond:
+        last = model.tokenizer.vocab_size - 1
+        raise InvalidRequest(f"tokens holds the id {beyond[0]}; the vocabulary ends at {last}.", param="tokens")
+    return await http.json_answer(request, {"prompt": model.tokenizer.decode(wanted.tokens)})
+
+
+async def tokenizer_info(request: Request) -> Response:
+    """`?model=` chooses; without it the first of the catalogue answers."""
+    services = http.services_of(request)
+    services.keys.judge(request.headers.get("authorization"))
+    wanted = request.query_params.get("model")
+    model: ServedModel = next(iter(services.models.values())) if wanted is None else find_model(services.models, wanted)
+    return await http.json_answer(request, {"tokenizer_class": "PreTrainedTokenizerFast", **model.tokenizer.info()})

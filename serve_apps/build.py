@@ -1,0 +1,80 @@
+"""Everything that Ray Serve runs: one application a model, then the API in front of them."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from acs.platform.catalogue import Catalogue, Model
+from acs.platform.settings import Settings
+
+HEALTH_PERIOD_S = 1.0
+HEALTH_TIMEOUT_S = 10.0
+STOP_S = 40.0  # for a replica to drain: a little above the replica's own 30 s
+
+
+def deploy(settings: Settings, catalogue: Catalogue) -> None:
+    """Returns when every application runs. Raises RuntimeError when one fails to."""
+    from ray import serve
+
+    secret = secrets.token_hex(32)  # of this start: the replicas' ports take nobody who does not show it
+    targets = [
+        serve.RunTarget(_model_application(model, settings, secret), name=f"model-{model.id}", route_prefix=None)
+        for model in catalogue.values()
+    ]
+    serve.run_many(targets, wait_for_applications_running=True)
+    serve.run(_api_application(settings, catalogue, secret), name="api", route_prefix="/")
+
+
+def _model_application(model: Model, settings: Settings, secret: str) -> Any:
+    from acs.serve_apps.inference.replica import ModelReplica
+    from ray import serve
+
+    resources = model.resources
+    deployment = serve.deployment(ModelReplica).options(
+        name="model",
+        ray_actor_options={"num_cpus": resources.num_cpus, "num_gpus": resources.num_gpus},
+        max_ongoing_requests=1000,  # calls through the handle are Serve's and ours, never a client's
+        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        graceful_shutdown_timeout_s=STOP_S,
+        **_scaling(model),
+    )
+    return deployment.bind(model, str(model.checkpoint(settings.models_dir)), secret)
+
+
+def _scaling(model: Model) -> dict[str, Any]:
+    from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+
+    replicas = model.replicas
+    if replicas.min == replicas.max:
+        return {"num_replicas": replicas.max}
+    policy = AutoscalingPolicy(policy_function="acs.serve_apps.inference.scaling:by_running_requests")
+    return {
+        "autoscaling_config": AutoscalingConfig(
+            min_replicas=replicas.min,
+            max_replicas=replicas.max,
+            target_ongoing_requests=replicas.target_ongoing,
+            upscale_delay_s=2,
+            downscale_delay_s=300,  # loading a model costs minutes on big ones: keep what was started for a while
+            metrics_interval_s=1,
+            look_back_period_s=5,
+            policy=policy,
+        )
+    }
+
+
+def _api_application(settings: Settings, catalogue: Catalogue, secret: str) -> Any:
+    from acs.serve_apps.api.ingress import Ingress
+    from ray import serve
+
+    deployment = serve.deployment(serve.ingress()(Ingress)).options(
+        name="ingress",
+        num_replicas=settings.ingress_replicas,
+        ray_actor_options={"num_cpus": 0.5},
+        max_ongoing_requests=100_000,  # our own limits answer first, in our own words
+        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        graceful_shutdown_timeout_s=STOP_S,
+    )
+    return deployment.bind(settings, catalogue, secret)

@@ -1,0 +1,84 @@
+"""The three places where vLLM 0.32 is told to do less, each with its reason. Everything else uses vLLM as it comes.
+
+1. Log probabilities stay arrays. vLLM turns every row into dicts of objects and decodes every token's text on the
+   event loop (measured: half a minute for 64 prompt tokens over a whole vocabulary). The ingress knows the vocabulary
+   and renders from arrays, off its loop.
+2. A whole-vocabulary row is not sorted in the worker: a top-k over the whole vocabulary holds up the step of everyone
+   in the batch. Whoever renders the row sorts it.
+3. Outputs go to a sink as they are made, one a token; vLLM's own queue merges what its reader has not fetched yet, and
+   the border between two tokens' texts is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from acs.platform.inference.contract import LogprobRows
+
+Row = tuple[np.ndarray, np.ndarray, int]  # ids [width], logprobs [width], rank of column 0
+
+
+class ArrayLogprobs:
+    """Stands in for vllm.v1.engine.logprobs.LogprobsProcessor: keeps the rows that the engine core sends as they are."""
+
+    cumulative_logprob = None
+
+    def __init__(self, wants_rows: bool, wants_prompt_rows: bool) -> None:
+        self.logprobs: list[Row] | None = [] if wants_rows else None
+        self.prompt_logprobs: list[Any] | None = [] if wants_prompt_rows else None
+
+    @classmethod
+    def from_new_request(cls, tokenizer: Any, request: Any) -> ArrayLogprobs:
+        params = request.sampling_params
+        return cls(params.num_logprobs is not None, params.prompt_logprobs is not None)
+
+    def update_from_output(self, output: Any) -> None:
+        if output.new_logprobs is not None and self.logprobs is not None:
+            ids, logprobs, ranks, _ = output.new_logprobs
+            self.logprobs.extend(zip(ids, logprobs, ranks.tolist(), strict=True))
+        if output.new_prompt_logprobs_tensors is not None and self.prompt_logprobs is not None:
+            self.prompt_logprobs.append(output.new_prompt_logprobs_tensors)
+
+    def pop_prompt_logprobs(self) -> list[Any] | None:
+        popped, self.prompt_logprobs = self.prompt_logprobs, [] if self.prompt_logprobs is not None else None
+        return popped
+
+    def pop_prompt_token_id_logprobs(self) -> None:
+        return None
+
+
+def pack_rows(rows: list[Row]) -> LogprobRows:
+    ids = np.stack([row[0] for row in rows]).astype("<i4", copy=False)
+    logprobs = np.stack([row[1] for row in rows]).astype("<f4", copy=False)
+    ranks = np.array([row[2] for row in rows], dtype="<i4")
+    return LogprobRows(ids.shape[1], ids.tobytes(), logprobs.tobytes(), ranks.tobytes())
+
+
+def install_in_front() -> None:
+    """In the replica's own process, before its AsyncLLM is made."""
+    from vllm.v1.engine import output_processor
+
+    output_processor.LogprobsProcessor = ArrayLogprobs  # type: ignore[misc,assignment]
+
+
+def install_in_worker() -> None:
+    """In the process that runs the model: importing our worker extension does it."""
+    import torch
+    from vllm.v1.outputs import LogprobsTensors
+    from vllm.v1.sample.sampler import Sampler
+
+    sorted_rows = Sampler.gather_logprobs
+
+    def gather_logprobs(logprobs: torch.Tensor, num_logprobs: int, token_ids: torch.Tensor) -> LogprobsTensors:
+        if num_logprobs < logprobs.shape[-1]:
+            return sorted_rows(logprobs, num_logprobs, token_ids)
+        count, vocabulary = logprobs.shape
+        column0 = token_ids.unsqueeze(-1)
+        ids = torch.arange(-1, vocabulary, dtype=torch.int32, device=logprobs.device).repeat(count, 1)
+        ids[:, 0] = token_ids
+        scores = torch.cat((logprobs.gather(-1, column0), logprobs), dim=1)
+        ranks = torch.ones(count, dtype=torch.int32, device=logprobs.device)  # unknown: whoever sorts finds it
+        return LogprobsTensors(ids, scores, ranks)
+
+    Sampler.gather_logprobs = staticmethod(gather_logprobs)
