@@ -7,6 +7,7 @@ it. One process writes; it opens the store when it starts, and importing this mo
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -19,6 +20,7 @@ from eventsourcing.utils import Environment, EnvType
 
 A = TypeVar("A", bound=Aggregate)
 
+STORE_FAULTS = (PersistenceError, sqlite3.Error)  # opening a connection, the library lets SQLite's own errors through
 PAGE_EVENTS = 1000  # read at once when the log is followed: bounds memory, not the answer
 LOCK_TIMEOUT_S = 5  # how long a write waits for another connection's transaction
 
@@ -34,14 +36,14 @@ class EventStore(Application[UUID]):
             return super().save(*objects, **kwargs)
         except IntegrityError as error:
             raise EventStoreConflict("Another writer changed the same aggregate; nothing was stored.") from error
-        except PersistenceError as error:
+        except STORE_FAULTS as error:
             _raise_unavailable(error)
 
     def load(self, kind: type[A], id: UUID) -> A:
         """The aggregate as its stored events make it. It must exist: an unknown id is a bug of the caller."""
         try:
             aggregate = self.repository.get(id)
-        except PersistenceError as error:
+        except STORE_FAULTS as error:
             _raise_unavailable(error)
         if not isinstance(aggregate, kind):
             raise TypeError(f"{id} is a {type(aggregate).__name__}, not a {kind.__name__}")
@@ -52,7 +54,7 @@ class EventStore(Application[UUID]):
         while True:
             try:
                 page = self.recorder.select_notifications(start=after + 1, limit=PAGE_EVENTS)
-            except PersistenceError as error:
+            except STORE_FAULTS as error:
                 _raise_unavailable(error)
             for notification in page:
                 yield notification.id, self.mapper.to_domain_event(notification)
@@ -79,7 +81,7 @@ def open_event_store(path: Path) -> EventStore:
     }
     try:
         return EventStore(env)
-    except PersistenceError as error:
+    except STORE_FAULTS as error:
         _raise_unavailable(error)
 
 

@@ -18,7 +18,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     verbs = words.add_subparsers(required=True, metavar="COMMAND")
 
     listing = verbs.add_parser("list", help="the models of the catalogue", **example("acs model list --json"))
-    listing.set_defaults(run=_list)
+    listing.set_defaults(handler=_list)
 
     prepare = verbs.add_parser(
         "prepare",
@@ -27,7 +27,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     prepare.add_argument("ids", nargs="*", metavar="ID", help="models; all of the catalogue when left out")
     prepare.add_argument("--verify", action="store_true", help="check the SHA-256 of every file, and mend what differs")
-    prepare.set_defaults(run=_prepare)
+    prepare.set_defaults(handler=_prepare)
     for verb in (listing, prepare):
         add_json(verb)
 

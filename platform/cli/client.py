@@ -1,0 +1,80 @@
+"""The operator's side of the admin socket: one question, one answer, or one sentence that says why not."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from acs.platform.cli.errors import CommandFailed
+from acs.platform.settings import Settings
+from acs.platform.unix_socket import short_address
+
+ANSWER_TIMEOUT_S = 60  # a change is answered when every ingress knows it: seconds at most
+RESTART_S = 5  # how long a ledger that is coming back is waited for
+RETRY_PAUSE_S = 0.1
+
+
+def ask(command: str, **fields: str) -> Any:
+    """What the ledger answers to `command` with `fields`. Raises CommandFailed; SettingsError for a bad variable."""
+    settings = Settings.from_environ()
+    with _connect(settings) as connection:
+        try:
+            connection.sendall(json.dumps({"do": command, **fields}).encode() + b"\n")
+            line = connection.makefile("rb").readline()
+        except OSError:
+            line = b""
+    if not line.endswith(b"\n"):
+        raise CommandFailed("The server went away before it answered; list again to see whether the command was done.")
+    answer = json.loads(line)
+    if "error" in answer:
+        raise CommandFailed(answer["error"])
+    return answer["ok"]
+
+
+def _connect(settings: Settings) -> socket.socket:
+    give_up_at = time.monotonic() + RESTART_S
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(ANSWER_TIMEOUT_S)
+        try:
+            with short_address(settings.admin_socket) as address:
+                connection.connect(address)
+            return connection
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+            if not _server_runs(settings):
+                raise CommandFailed(
+                    f"No server runs on {settings.data}: start one with `make serve`, "
+                    "or set ACS_DATA to the data folder of the one that runs."
+                ) from None
+            if time.monotonic() >= give_up_at:
+                raise CommandFailed(f"The server on {settings.data} is not ready yet; try again.") from None
+            time.sleep(RETRY_PAUSE_S)
+        except OSError as error:
+            connection.close()
+            raise CommandFailed(f"{settings.admin_socket} cannot be opened: {error.strerror}.") from None
+
+
+def _server_runs(settings: Settings) -> bool:
+    """Whether a server holds the lock of the data folder: its socket may be away while the ledger comes back.
+
+    The lock is touched only when the process named in it lives, so as not to be in the way of one that starts.
+    """
+    try:
+        lock = os.open(settings.lock_file, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        os.kill(int(os.read(lock, 32)), 0)
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ValueError, OSError):  # nobody's number in it, or nobody of that number
+        return False
+    finally:
+        os.close(lock)
+    return False

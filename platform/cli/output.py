@@ -1,0 +1,36 @@
+"""How answers look on the terminal: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def print_json(answer: Any) -> None:
+    print(json.dumps(answer, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Columns as wide as their widest cell; the last one is not padded."""
+    cells = [[column.upper().replace("_", " ") for column in columns], *([str(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    for row in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(columns, [[row[column] for column in columns] for row in rows])
+
+
+def example(command: str) -> dict[str, Any]:
+    """Keyword arguments of a parser whose help ends with an example."""
+    return {"epilog": f"example:\n  {command}", "formatter_class": argparse.RawDescriptionHelpFormatter}

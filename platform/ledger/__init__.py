@@ -1,0 +1,1 @@
+"""The ledger: the one process that writes events, its memory of them, and what it tells the others."""

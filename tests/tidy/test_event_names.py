@@ -1,0 +1,58 @@
+"""The names and fields of stored events are kept for good: an old store must load. Add to the list, never change it."""
+
+import importlib
+import pkgutil
+
+from eventsourcing.domain import Aggregate, CanMutateAggregate
+from eventsourcing.utils import get_topic, resolve_topic
+
+import acs.events
+
+# topic → fields beside those every event has (originator_id, originator_version, timestamp, originator_topic)
+PINNED = {
+    "acs.events.account:Account.Created": ["email", "name"],
+    "acs.events.account:Account.Restored": [],
+    "acs.events.account:Account.Suspended": [],
+    "acs.events.api_key:ApiKey.Created": ["account_id", "digest", "name", "prefix"],
+    "acs.events.api_key:ApiKey.Disabled": [],
+    "acs.events.api_key:ApiKey.Enabled": [],
+    "acs.events.api_key:ApiKey.Renamed": ["name"],
+    "acs.events.api_key:ApiKey.Revoked": [],
+}
+AGGREGATES = ["acs.events.account:Account", "acs.events.api_key:ApiKey"]
+
+
+def aggregates():
+    for module in pkgutil.iter_modules(acs.events.__path__, "acs.events."):
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, type) and issubclass(value, Aggregate) and value.__module__ == module.name:
+                yield value
+
+
+def stored_events(aggregate):
+    return [
+        value
+        for value in vars(aggregate).values()
+        if isinstance(value, type) and issubclass(value, CanMutateAggregate) and value.__name__ not in ("Event",)
+    ]
+
+
+def fields_of(event):
+    common = set(Aggregate.Created.__dataclass_fields__)
+    return sorted(set(event.__dataclass_fields__) - common)
+
+
+def test_the_names_and_fields_of_stored_events_are_the_pinned_ones():
+    found = {get_topic(event): fields_of(event) for aggregate in aggregates() for event in stored_events(aggregate)}
+    assert found == PINNED
+
+
+def test_the_names_of_aggregates_are_the_pinned_ones():
+    assert sorted(get_topic(aggregate) for aggregate in aggregates()) == AGGREGATES
+
+
+def test_each_name_leads_back_to_its_class():
+    for aggregate in aggregates():
+        for kind in [aggregate, *stored_events(aggregate)]:
+            assert kind.TOPIC == get_topic(kind), "said outright, so that moving the class does not change it"
+            assert resolve_topic(get_topic(kind)) is kind
