@@ -104,6 +104,11 @@ _DEFAULTS = {
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_FASTINTER": "100ms",
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_DOWNINTER": "100ms",
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_RISE": "1",
+    # Ray's own metrics would be open to the network on three ports. The first of these stops one of them; the others
+    # cannot be stopped, but on a port that does not exist they log an error and go on without.
+    "RAY_enable_metrics_collection": "0",
+    "DASHBOARD_METRIC_PORT": "-1",
+    "AUTOSCALER_METRIC_PORT": "-1",
     # Workers are started when an actor wants one: idle ones hold 60 MB each.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
@@ -161,8 +166,6 @@ def _ports() -> dict[str, str]:
         "RAY_SERVE_HAPROXY_STATS_PORT": str(first + 1),
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(first + 2),
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(first + 3),
-        "DASHBOARD_METRIC_PORT": str(first + 4),
-        "AUTOSCALER_METRIC_PORT": str(first + 5),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(http),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(grpc - 1),
         "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(grpc),

@@ -36,8 +36,8 @@ def serve() -> int:
         settings = Settings.from_environ()
         preflight.make_data_folder(settings)
         with preflight.sole_server(settings):
-            preflight.port_is_free(settings)
             _end_orphans(settings)
+            preflight.port_is_free(settings)
             return _Supervisor(environment.begin(settings, os.environ)).run()
     except (ServerFault, SettingsError) as fault:
         complain(str(fault))

@@ -4,31 +4,20 @@ Serve renders a new file at each change of replicas and starts a new HAProxy on 
 stands in for the binary and runs this. Only the standard library: it is on the road of every change of replicas.
 
 What changes: faults that HAProxy answers itself are error objects of the contract with a request id; `/-/…` is not
-reachable; a request finds no ingress: 503 at once, not Serve's Python proxy; addresses to listen on are ours.
+reachable; a request finds no ingress: 503 at once, not Serve's Python proxy; addresses to listen on are ours. What
+HAProxy cannot read as HTTP at all it answers by a page of its own: 2.8 has no setting for it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 
 MARK = "# rewritten for acs"
 _ID = "%[var(txn.acs_request_id)]"  # HAProxy puts the request's id here
-
-# HAProxy answers what it cannot read as HTTP before any rule runs, from fixed bytes: these share one request id.
-UNREAD_ID = "unread"
-_UNREAD = {
-    400: "The request is not valid HTTP, or its headers are too large.",
-    408: "The request's headers did not arrive in time.",
-    413: "The request is too large.",
-    501: "The request uses a feature of HTTP that is not supported.",
-}
-_REASONS = {400: "Bad Request", 408: "Request Timeout", 413: "Content Too Large", 501: "Not Implemented"}
 _COMING_BACK = "The API is coming back; the request was not completed. Send it again."
 
 
@@ -52,24 +41,13 @@ def _answer(status: int, kind: str, message: str, *, retry_after_s: int | None =
 _ABSENT = _answer(503, "server_error", _COMING_BACK, retry_after_s=1)
 
 
-def unread_answers() -> dict[int, str]:
-    """Status -> a whole HTTP answer, to what could not be read."""
-    answers = {}
-    for status, message in _UNREAD.items():
-        body = _error_object(message, "server_error" if status >= 500 else "invalid_request_error", UNREAD_ID)
-        answers[status] = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\nX-Request-Id: {UNREAD_ID}\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}"
-        )
-    return answers
-
-
-def _error_lines(folder: str) -> list[str]:
-    ours = [_answer(500, "server_error", "Internal error.")]
-    ours += [_answer(status, "server_error", _COMING_BACK, retry_after_s=1) for status in (502, 503, 504)]
-    return [f"    errorfile {status} {folder}/{status}.http" for status in _UNREAD] + [
-        f"    http-error {answer}" for answer in ours
-    ]
+_FAULTS = [
+    _answer(400, "invalid_request_error", "The request is not valid HTTP."),
+    _answer(408, "invalid_request_error", "The request did not arrive in time."),
+    _answer(413, "invalid_request_error", "The request is too large."),
+    _answer(500, "server_error", "Internal error."),
+    *(_answer(status, "server_error", _COMING_BACK, retry_after_s=1) for status in (502, 503, 504)),
+]
 
 
 def _frontend_lines() -> list[str]:
@@ -93,10 +71,8 @@ def _address(host: str, port: str) -> str:
     return f"    bind {host}:{port}"
 
 
-def rewrite(text: str, *, host: str, metrics_host: str, errors: str) -> str:
-    """`host`: where clients connect; `metrics_host`: HAProxy's own metrics and statistics; `errors`: the folder of
-    the files with `unread_answers`. Rewriting twice gives the same.
-    """
+def rewrite(text: str, *, host: str, metrics_host: str) -> str:
+    """`host`: where clients connect; `metrics_host`: HAProxy's own metrics and statistics. Twice gives the same."""
     if MARK in text:
         return text
     section = ""
@@ -113,7 +89,7 @@ def rewrite(text: str, *, host: str, metrics_host: str, errors: str) -> str:
         elif words[:1] == ["errorfile"]:
             continue
         elif words[:2] == ["mode", "http"] and section == "defaults":
-            lines += [line, *_error_lines(errors)]
+            lines += [line, *(f"    http-error {fault}" for fault in _FAULTS)]
         elif words[:2] == ["http-request", "return"] and section == "backend default_backend":
             lines.append(f"    http-request return {_ABSENT}")
         elif words[:1] == ["server"] and words[-1] == "backup":
@@ -134,27 +110,44 @@ def _real_haproxy() -> str:
     return str(get_haproxy_binary())
 
 
-def _end_with_parent() -> None:
-    """Have the kernel end HAProxy when Serve's proxy actor dies: left alone it would hold the port for ever, and the
-    actor's successor could not listen.
+def _abandoned(config: Path) -> list[str]:
+    """The pids of HAProxies on this configuration."""
+    return [
+        entry.parent.name
+        for entry in Path("/proc").glob("[0-9]*/cmdline")
+        if entry.parent.name != str(os.getpid()) and str(config).encode() in _read(entry).split(b"\0")
+    ]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+        return b""
+
+
+def taking_over(arguments: list[str], config: str, abandoned: list[str]) -> list[str]:
+    """HAProxy's arguments, such that it takes the sockets of those it succeeds, which finish their requests and end.
+
+    Serve asks for this itself at a reload. When its proxy actor died, HAProxy has gone on serving without it, and the
+    next actor starts a fresh one, which could not listen.
     """
-    parent_death_signal = 1  # PR_SET_PDEATHSIG
-    ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+    socket = re.search(r"^\s*stats socket (\S+)", config, re.MULTILINE)
+    if "-sf" in arguments or not abandoned or not socket:
+        return arguments
+    return [*arguments, "-sf", *abandoned, "-x", socket[1]]
 
 
 def main(arguments: list[str]) -> None:
     if "-f" in arguments:
         file = Path(arguments[arguments.index("-f") + 1])
-        text = rewrite(
+        config = rewrite(
             file.read_text(),
             host=os.environ.get("ACS_HOST", "127.0.0.1"),
             metrics_host=os.environ.get("ACS_METRICS_HOST", "127.0.0.1"),
-            errors=str(file.parent),
         )
-        file.write_text(text)
-        for status, whole in unread_answers().items():
-            (file.parent / f"{status}.http").write_bytes(whole.encode())
-    _end_with_parent()
+        file.write_text(config)
+        arguments = taking_over(arguments, config, _abandoned(file))
     binary = _real_haproxy()
     os.execv(binary, [binary, *arguments])
 
