@@ -23,6 +23,7 @@ class ArrayLogprobs:
     """Stands in for vllm.v1.engine.logprobs.LogprobsProcessor: keeps the rows that the engine core sends as they are."""
 
     cumulative_logprob = None
+    prompt_token_id_logprobs = None
 
     def __init__(self, wants_rows: bool, wants_prompt_rows: bool) -> None:
         self.logprobs: list[Row] | None = [] if wants_rows else None

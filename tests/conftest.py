@@ -1,0 +1,22 @@
+"""Fixtures that more than one room uses."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from acs.platform.catalogue import Catalogue
+from acs.platform.models import prepare
+from acs.platform.settings import SHIPPED_CATALOGUES
+
+
+@pytest.fixture(scope="session")
+def models_dir() -> Path:
+    """Prepared checkpoints, kept between runs: preparing is idempotent and checked, and it takes a while."""
+    return Path(os.environ.get("ACS_TEST_MODELS", Path(tempfile.gettempdir()) / "acs-test-models"))
+
+
+@pytest.fixture(scope="session")
+def toy_checkpoint(models_dir) -> Path:
+    return prepare(Catalogue.load(SHIPPED_CATALOGUES / "toy.toml")["toy"], models_dir, print)
