@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Clock(Protocol):
@@ -38,10 +38,10 @@ class FakeClock:
 
     async def wait(self, event: asyncio.Event, timeout_s: float) -> None:
         timer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiter = asyncio.ensure_future(event.wait())
+        waiter: asyncio.Future[Any] = asyncio.ensure_future(event.wait())
         self._timers.append((self._now + timeout_s, timer))
         try:
-            await asyncio.wait({timer, waiter}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([timer, waiter], return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiter.cancel()
             timer.cancel()

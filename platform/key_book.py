@@ -28,6 +28,7 @@ from acs.platform.ledger.contract import Caller, KeyChanges, KeyStanding, Standi
 __all__ = ["Caller", "KeyBook"]
 
 RETRY_PAUSE_S = 0.2  # between asks while the ledger is coming back
+RENEWAL_S = 2.0  # how long a request may wait for a fresh copy; Ray has a killed ledger back in less
 
 _REFUSALS: dict[Standing, tuple[type[ApiError], str]] = {
     Standing.REVOKED: (KeyRevoked, "This API key is revoked."),
@@ -48,6 +49,7 @@ class KeyBook:
         self._keys: dict[str, KeyStanding] = {}
         self._trusted_until = self._clock.now()  # no copy yet
         self._filled = asyncio.Event()
+        self._applied = asyncio.Event()  # set once, then replaced: whoever waits on it wakes
 
     @property
     def fresh(self) -> bool:
@@ -57,6 +59,14 @@ class KeyBook:
     async def filled(self) -> None:
         """Returns when the first copy has come: the ingress is then ready to judge."""
         await self._filled.wait()
+
+    async def renewed(self, timeout_s: float = RENEWAL_S) -> None:
+        """Returns when the copy is fresh, or after `timeout_s`: a loop that stalled may have the answer unread, and a
+        killed ledger is soon back. For a request that finds the copy too old, before it is judged.
+        """
+        give_up_at = self._clock.now() + timeout_s
+        while not self.fresh and self._clock.now() < give_up_at:
+            await self._clock.wait(self._applied, give_up_at - self._clock.now())
 
     def judge(self, authorization: str | None) -> Caller:
         """Raises one of the five 401 errors, or PartUnavailable when the copy is too old to say."""
@@ -98,6 +108,8 @@ class KeyBook:
         self._epoch, self._version = changes.epoch, changes.version
         self._trusted_until = sent_at + self._lease_s
         self._filled.set()
+        self._applied.set()
+        self._applied = asyncio.Event()
 
 
 def _key_of(authorization: str | None) -> str:

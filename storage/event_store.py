@@ -42,7 +42,7 @@ class EventStore(Application[UUID]):
     def load(self, kind: type[A], id: UUID) -> A:
         """The aggregate as its stored events make it. It must exist: an unknown id is a bug of the caller."""
         try:
-            aggregate = self.repository.get(id)
+            aggregate: Aggregate = self.repository.get(id)
         except STORE_FAULTS as error:
             _raise_unavailable(error)
         if not isinstance(aggregate, kind):

@@ -16,27 +16,42 @@ from acs.platform.unix_socket import short_address
 ANSWER_TIMEOUT_S = 60  # a change is answered when every ingress knows it: seconds at most
 RESTART_S = 5  # how long a ledger that is coming back is waited for
 RETRY_PAUSE_S = 0.1
+NOT_TWICE = ("account.create", "key.create")
 
 
 def ask(command: str, **fields: str) -> Any:
-    """What the ledger answers to `command` with `fields`. Raises CommandFailed; SettingsError for a bad variable."""
+    """What the ledger answers to `command` with `fields`. Raises CommandFailed; SettingsError for a bad variable.
+
+    A ledger that dies before it answers is asked again when it is back, unless doing the thing twice would differ
+    from doing it once.
+    """
     settings = Settings.from_environ()
-    with _connect(settings) as connection:
-        try:
-            connection.sendall(json.dumps({"do": command, **fields}).encode() + b"\n")
-            line = connection.makefile("rb").readline()
-        except OSError:
-            line = b""
-    if not line.endswith(b"\n"):
-        raise CommandFailed("The server went away before it answered; list again to see whether the command was done.")
+    question = json.dumps({"do": command, **fields}).encode() + b"\n"
+    give_up_at = time.monotonic() + RESTART_S
+    while (line := _exchange(_connect(settings, give_up_at), question)) is None:
+        if command in NOT_TWICE or time.monotonic() >= give_up_at:
+            raise CommandFailed("The server went away before it answered; list to see whether the command was done.")
     answer = json.loads(line)
     if "error" in answer:
         raise CommandFailed(answer["error"])
     return answer["ok"]
 
 
-def _connect(settings: Settings) -> socket.socket:
-    give_up_at = time.monotonic() + RESTART_S
+def _exchange(connection: socket.socket, question: bytes) -> bytes | None:
+    """None when the ledger died in between."""
+    try:
+        with connection, connection.makefile("rb") as answers:
+            connection.sendall(question)
+            line = answers.readline()
+    except TimeoutError:
+        raise CommandFailed(f"The server has not answered within {ANSWER_TIMEOUT_S} s.") from None
+    except OSError:
+        return None
+    return line if line.endswith(b"\n") else None
+
+
+def _connect(settings: Settings, give_up_at: float) -> socket.socket:
+    """Waits until `give_up_at` while a server runs whose ledger is not there. Raises CommandFailed."""
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(ANSWER_TIMEOUT_S)

@@ -21,6 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (CommandFailed, SettingsError) as error:
         print(f"acs: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:  # `acs key list | head`
         sys.stderr.close()
         return 1

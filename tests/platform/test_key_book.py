@@ -93,6 +93,30 @@ def test_before_the_first_copy_nothing_is_known(book):
         book.judge(f"Bearer {SECRET}")
 
 
+async def test_a_request_that_finds_the_copy_too_old_may_wait_for_the_next(book, clock, settle):
+    waiting = asyncio.ensure_future(book.renewed(2))
+    await settle()
+    clock.advance(1)
+    await settle()
+    assert not waiting.done()
+    book.apply(whole(standing()), sent_at=1)
+    await settle()
+    assert waiting.done()
+    await book.renewed(2)
+
+
+async def test_waiting_for_a_fresh_copy_has_an_end(book, clock, settle):
+    waiting = asyncio.ensure_future(book.renewed(2))
+    await settle()
+    book.apply(whole(standing()), sent_at=-LEASE_S)  # answered, but too late to be trusted
+    await settle()
+    assert not waiting.done()
+    clock.advance(2)
+    await settle()
+    assert waiting.done()
+    assert not book.fresh
+
+
 def test_changes_add_to_the_copy_and_a_whole_one_replaces_it(book):
     other = new_secret()
     book.apply(whole(standing()), sent_at=0)

@@ -52,21 +52,37 @@ def test_waiting_for_a_ledger_has_an_end(locked, monkeypatch):
         client.ask("account.list")
 
 
-def test_a_server_that_dies_before_it_answers_is_said(locked):
+@pytest.fixture
+def dies_once(locked):
+    """A ledger that hangs up on the first command and answers the second; the commands it was sent."""
     door = admin.listen(locked / "admin.sock")
     door.setblocking(True)
+    heard = []
 
-    def die():
-        connection, _ = door.accept()
-        connection.recv(1)
-        connection.close()
+    def serve():
+        for answer in (b"", b'{"ok": []}\n'):
+            connection, _ = door.accept()
+            with connection, connection.makefile("rb") as lines:
+                heard.append(json.loads(lines.readline())["do"])
+                connection.sendall(answer)
 
-    ledger = threading.Thread(target=die)
+    ledger = threading.Thread(target=serve)
     ledger.start()
-    with pytest.raises(CommandFailed, match="went away"):
-        client.ask("account.list")
+    yield heard
     ledger.join()
     door.close()
+
+
+def test_a_command_that_may_be_done_twice_is_asked_again_when_the_ledger_dies(dies_once):
+    assert client.ask("key.revoke", id="key_1") == []
+    assert dies_once == ["key.revoke", "key.revoke"]
+
+
+def test_a_command_that_makes_something_is_not_repeated_and_says_so(dies_once):
+    with pytest.raises(CommandFailed, match="went away"):
+        client.ask("key.create", account="acct_1", name="laptop")
+    assert dies_once == ["key.create"]
+    client.ask("account.list")
 
 
 def test_the_commands_on_accounts_and_keys_load_nothing_heavy(tmp_path):
