@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from acs.platform.model_source import address
+from acs.platform.toml_table import Table, TableError
 
 EngineClass = Literal["vllm", "fake"]
 
@@ -125,19 +126,25 @@ class Catalogue(Mapping[str, Model]):
             raise CatalogueError(f"The catalogue {path} cannot be read: {error.strerror}.") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise CatalogueError(f"The catalogue {path} is not TOML: {error}.") from None
-        top = _Table(content, str(path))
-        entries = top.table("models")
-        top.end()
-        if not entries.left:
-            raise CatalogueError(f"The catalogue {path} names no model; an entry begins with [models.<id>].")
-        models = {model_id: _model(model_id, entries.table(model_id), path) for model_id in list(entries.left)}
-        return cls(path, models)
+        try:
+            return cls(path, _models(content, path))
+        except TableError as error:
+            raise CatalogueError(str(error)) from None
+
+
+def _models(content: dict[str, Any], path: Path) -> dict[str, Model]:
+    top = Table(content, str(path))
+    entries = top.table("models")
+    top.end()
+    if not entries.left:
+        raise top.fault("it names no model; an entry begins with [models.<id>]")
+    return {model_id: _model(model_id, entries.table(model_id), path) for model_id in list(entries.left)}
 
 
 _Numbers = TypeVar("_Numbers", Replicas, Resources, Price)
 
 
-def _model(model_id: str, entry: _Table, path: Path) -> Model:
+def _model(model_id: str, entry: Table, path: Path) -> Model:
     if not _ID.fullmatch(model_id):
         raise entry.fault("an id has 1 to 64 letters, digits, dots, dashes and underscores")
     replicas = _numbers(Replicas, entry.table("replicas"), floor={"min": 0})
@@ -162,7 +169,7 @@ def _model(model_id: str, entry: _Table, path: Path) -> Model:
     return model
 
 
-def _source(entry: _Table, path: Path) -> str:
+def _source(entry: Table, path: Path) -> str:
     source: str = entry.take("source", str)
     try:
         where = address.parse(source)
@@ -173,21 +180,21 @@ def _source(entry: _Table, path: Path) -> str:
     return source
 
 
-def _engine(table: _Table) -> dict[str, Any]:
+def _engine(table: Table) -> dict[str, Any]:
     for name, why in _REFUSED_ENGINE_ARGUMENTS.items():
         if name in table.left:
             raise table.fault(f"{name} is refused ({why})")
     return dict(table.left)
 
 
-def _env(table: _Table) -> dict[str, str]:
+def _env(table: Table) -> dict[str, str]:
     for name, value in table.left.items():
         if not _VARIABLE.fullmatch(name) or not isinstance(value, str):
             raise table.fault(f"{name} must be an environment variable's name in capitals, its value a string")
     return dict(table.left)
 
 
-def _engine_class(entry: _Table) -> EngineClass:
+def _engine_class(entry: Table) -> EngineClass:
     match entry.take("engine_class", str, default="vllm"):
         case "vllm":
             return "vllm"
@@ -197,7 +204,7 @@ def _engine_class(entry: _Table) -> EngineClass:
             raise entry.fault(f'engine_class is {other!r}, neither "vllm" nor "fake"')
 
 
-def _numbers(cls: type[_Numbers], table: _Table, floor: dict[str, int]) -> _Numbers:
+def _numbers(cls: type[_Numbers], table: Table, floor: dict[str, int]) -> _Numbers:
     """A dataclass of numbers: whole unless the field is a float, at least 1 unless `floor` says otherwise."""
     given = {}
     for field in fields(cls):
@@ -209,39 +216,3 @@ def _numbers(cls: type[_Numbers], table: _Table, floor: dict[str, int]) -> _Numb
         given[field.name] = value
     table.end()
     return cls(**given)
-
-
-_KINDS = {str: "a string that is not empty", int: "a whole number", float: "a number", bool: "true or false"}
-
-
-class _Table:
-    """A TOML table from which fields are taken one by one; whatever is left at the end is a mistake."""
-
-    def __init__(self, left: dict[str, Any], where: str) -> None:
-        self.left = dict(left)
-        self.where = where
-
-    def fault(self, what: str) -> CatalogueError:
-        return CatalogueError(f"{self.where}: {what}.")
-
-    def take(self, name: str, kind: type, default: Any = None) -> Any:
-        if name not in self.left and default is not None:
-            return default
-        if name not in self.left:
-            raise self.fault(f"{name} is missing")
-        value = self.left.pop(name)
-        fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
-        if not fits or (kind is not bool and isinstance(value, bool)) or value == "" or value != value:
-            raise self.fault(f"{name} is {value!r}, but must be {_KINDS[kind]}")
-        return float(value) if kind is float else value
-
-    def table(self, name: str) -> _Table:
-        """The sub-table; an empty one when it is left out."""
-        value = self.left.pop(name, {})
-        if not isinstance(value, dict):
-            raise self.fault(f"{name} must be a table")
-        return _Table(value, f"{self.where}, {name}")
-
-    def end(self) -> None:
-        if self.left:
-            raise self.fault(f"unknown field {next(iter(self.left))}")
