@@ -40,17 +40,26 @@ def die_with_parent() -> None:
 
 def read(pid: int) -> Process | None:
     """None when there is no such process, or when it is dead and only waits to be reaped."""
+    return None if (found := _stat(pid)) is None or found.dead else found.process
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    process: Process
+    dead: bool
+
+
+def _stat(pid: int) -> _Stat | None:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
     after_name = stat.rpartition(")")[2].split()
-    if after_name[0] in "ZX":
-        return None
     words = command.replace(b"\0", b" ").decode(errors="replace").strip()
     pages = int(after_name[21])
-    return Process(pid, int(after_name[1]), int(after_name[19]), words, pages * os.sysconf("SC_PAGE_SIZE"))
+    process = Process(pid, int(after_name[1]), int(after_name[19]), words, pages * os.sysconf("SC_PAGE_SIZE"))
+    return _Stat(process, dead=after_name[0] in "ZX")
 
 
 def alive(process: Process) -> bool:
@@ -59,23 +68,29 @@ def alive(process: Process) -> bool:
     return now is not None and now.started == process.started
 
 
-def everyone() -> Iterator[Process]:
+def _everyone() -> Iterator[_Stat]:
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and (process := read(int(entry))):
-            yield process
+        if entry.isdigit() and (found := _stat(int(entry))):
+            yield found
+
+
+def everyone() -> Iterator[Process]:
+    return (found.process for found in _everyone() if not found.dead)
 
 
 def descendants(root: int) -> list[Process]:
-    children: dict[int, list[Process]] = {}
-    for process in everyone():
-        children.setdefault(process.parent, []).append(process)
-    found: list[Process] = []
+    """The live ones. One whose parents die while we look may be missed: look again, or by its tag."""
+    children: dict[int, list[_Stat]] = {}
+    for found in _everyone():
+        children.setdefault(found.process.parent, []).append(found)
+    below: list[Process] = []
     parents = [root]
     while parents:
-        below = children.get(parents.pop(), [])
-        found += below
-        parents += [process.pid for process in below]
-    return found
+        for child in children.get(parents.pop(), []):
+            parents.append(child.process.pid)
+            if not child.dead:
+                below.append(child.process)
+    return below
 
 
 def environment_of(pid: int) -> dict[str, str]:

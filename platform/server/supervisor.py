@@ -122,7 +122,8 @@ class _Supervisor:
 
     def _end_everything(self) -> None:
         def ours() -> list[processes.Process]:
-            return processes.descendants(os.getpid())
+            by_tag = processes.tagged(environment.INSTANCE, self._run.instance)
+            return list({p.pid: p for p in by_tag + processes.descendants(os.getpid())}.values())
 
         joined = self._run.settings.ray_address is not None
         if not joined:

@@ -138,7 +138,20 @@ def taking_over(arguments: list[str], config: str, abandoned: list[str]) -> list
     return [*arguments, "-sf", *abandoned, "-x", socket[1]]
 
 
-def main(arguments: list[str]) -> None:
+def _with_known_ingresses(file: Path, config: str, *, taken_over: bool) -> str:
+    """A new proxy actor has not yet been told which ingresses there are. Until it is, a second later, HAProxy goes on
+    with those that its predecessor knew.
+    """
+    last = file.with_suffix(".last")
+    if re.search(r"^\s*use_backend ", config, re.MULTILINE):
+        last.write_text(config)
+    elif taken_over and last.exists():
+        return last.read_text()
+    return config
+
+
+def main(given: list[str]) -> None:
+    arguments = given
     if "-f" in arguments:
         file = Path(arguments[arguments.index("-f") + 1])
         config = rewrite(
@@ -146,8 +159,10 @@ def main(arguments: list[str]) -> None:
             host=os.environ.get("ACS_HOST", "127.0.0.1"),
             metrics_host=os.environ.get("ACS_METRICS_HOST", "127.0.0.1"),
         )
-        file.write_text(config)
         arguments = taking_over(arguments, config, _abandoned(file))
+        file.write_text(_with_known_ingresses(file, config, taken_over=arguments != given))
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)  # Ray kills a dead actor's process group; HAProxy serves on until the next actor takes over
     binary = _real_haproxy()
     os.execv(binary, [binary, *arguments])
 
