@@ -2,9 +2,11 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from server.running import Server, start_server
 
 from acs.platform.catalogue import Catalogue
 from acs.platform.models import prepare
@@ -20,3 +22,11 @@ def models_dir() -> Path:
 @pytest.fixture(scope="session")
 def toy_checkpoint(models_dir) -> Path:
     return prepare(Catalogue.load(SHIPPED_CATALOGUES / "toy.toml")["toy"], models_dir, print)
+
+
+@pytest.fixture(scope="session")
+def server(models_dir, tmp_path_factory) -> Iterator[Server]:
+    """A running server with the default catalogue, for tests that leave it as well as they found it."""
+    data = tmp_path_factory.mktemp("default-server")
+    with start_server(data, catalogue="default", env={"ACS_MODELS": str(models_dir)}) as running:
+        yield running
