@@ -22,7 +22,7 @@ from acs.platform.catalogue import Catalogue, CatalogueError
 from acs.platform.ledger_actor import start_ledger
 from acs.platform.models import ModelError, prepare
 from acs.platform.server import child, memory, preflight, processes
-from acs.platform.server.environment import SCRATCH
+from acs.platform.server.environment import SCRATCH, for_workers
 from acs.platform.server.faults import ServerFault
 from acs.platform.server.progress import say
 from acs.platform.settings import Settings
@@ -68,7 +68,8 @@ def _prepared_catalogue(settings: Settings) -> Catalogue:
 def _start_ray(settings: Settings) -> None:
     if settings.ray_address is not None:
         signal.signal(signal.SIGTERM, lambda *_: _leave_cluster())
-        ray.init(address=settings.ray_address, namespace=NAMESPACE, log_to_driver=False)
+        environ = {"env_vars": for_workers(os.environ)}
+        ray.init(address=settings.ray_address, namespace=NAMESPACE, log_to_driver=False, runtime_env=environ)
         return
     ray.init(
         namespace=NAMESPACE,

@@ -77,11 +77,23 @@ def begin(settings: Settings, environ: Mapping[str, str]) -> Run:
     run = Run(settings, uuid.uuid4().hex, scratch, {})
     run.logs.mkdir()
     (run.logs / "ray").symlink_to(scratch / "session_latest" / "logs")
+    own_ray = _guarded_ray(settings) if settings.ray_address is None else {}  # a cluster has a token of its own
+    run.environ.update(_DEFAULTS | dict(environ) | _ours(run) | _ports() | own_ray)
+    return run
+
+
+def for_workers(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the workers of a joined cluster, which inherit nothing from us, must be given."""
+    ours = ("RAY_SERVE_", "ACS_")
+    return {name: value for name, value in environ.items() if name.startswith(ours) or name in _QUIET}
+
+
+def _guarded_ray(settings: Settings) -> dict[str, str]:
+    """Ray listens on every interface: without a token anyone who reaches it runs code."""
     token = settings.run_dir / "ray_token"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
-    run.environ.update(_DEFAULTS | dict(environ) | _ours(run) | _ports())
-    return run
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
 
 
 def _discard_last_run(settings: Settings) -> None:
@@ -141,8 +153,6 @@ def _ours(run: Run) -> dict[str, str]:
         "ACS_METRICS_HOST": settings.metrics_host,
         "ACS_PYTHON": sys.executable,
         "PYTHONUNBUFFERED": "1",
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(settings.run_dir / "ray_token"),
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
