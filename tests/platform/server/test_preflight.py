@@ -30,14 +30,14 @@ def test_a_data_folder_that_cannot_be_is_a_sentence(tmp_path: Path) -> None:
 def test_a_child_process_does_not_hold_the_lock(tmp_path: Path) -> None:
     """Or an orphan would keep its data folder shut for ever."""
     settings = Settings.from_environ({"ACS_DATA": str(tmp_path)})
+    command = [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
     with preflight.sole_server(settings):
-        pid = os.posix_spawn(sys.executable, [sys.executable, "-c", "import time; time.sleep(60)"], os.environ)
-    try:
-        with preflight.sole_server(settings):
-            pass
-    finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
+        child = subprocess.Popen(command, close_fds=False, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "up\n"
+    with preflight.sole_server(settings):
+        assert child.poll() is None
+    child.communicate()
 
 
 def test_another_process_that_holds_the_lock_is_named(tmp_path: Path) -> None:
