@@ -15,7 +15,7 @@ import asyncio
 import hmac
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -109,7 +109,7 @@ class FrameProtocol(asyncio.Protocol):
     # -- receiving
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but class
         self._transport = transport
         transport.set_write_buffer_limits(high=4 * 1024 * 1024)
         sock = transport.get_extra_info("socket")

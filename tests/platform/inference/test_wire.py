@@ -1,0 +1,185 @@
+"""The way of a request from an ingress to a replica and back, over real sockets, with a fake engine at the end."""
+
+import asyncio
+
+import pytest
+import uvloop
+
+from acs.platform.inference import wire
+from acs.platform.inference.contract import Delta, EngineStatus, Failed, FullVocabularyRows, Generate, Sampling
+from acs.platform.inference.remote import RemoteEngine
+from acs.platform.tokenizer import ModelTokenizer
+from acs.serve_apps.inference.fake_engine import FakeEngine
+from acs.serve_apps.inference.server import EngineServer
+
+SECRET = "s" * 64
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def event_loop_policy(request):
+    """Serve runs us on uvloop, whose transports are not asyncio's."""
+    return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
+
+
+class Replicas:
+    """A directory of replicas that a test starts and kills."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        self.servers = {}
+        self.engines = {}
+        self.woken = 0
+
+    async def start(self):
+        engine = FakeEngine(self.tokenizer)
+        server = EngineServer(engine)
+        address = ("127.0.0.1", await server.start("127.0.0.1", SECRET))
+        self.servers[address], self.engines[address] = server, engine
+        return engine
+
+    async def directory(self):
+        return {address: engine.status() for address, engine in self.engines.items()}
+
+    async def wake(self):
+        self.woken += 1
+        await self.start()
+
+    def kill(self):
+        """All of them, as a lost host would: every connection breaks."""
+        for server in self.servers.values():
+            for peer in list(server._running):
+                peer.close()
+            server._server.close()
+        self.servers.clear()
+        self.engines.clear()
+
+
+@pytest.fixture
+async def replicas(toy_checkpoint):
+    replicas = Replicas(ModelTokenizer(toy_checkpoint))
+    yield replicas
+    replicas.kill()
+
+
+def remote(replicas, *, scales_to_zero=False, secret=SECRET):
+    return RemoteEngine(replicas.directory, replicas.wake, secret, scales_to_zero=scales_to_zero)
+
+
+def generate(request_id="r", *, n=1, max_tokens=3, **fields):
+    return Generate(request_id, [[1, 2, 3]], n, Sampling(max_tokens=max_tokens), **fields)
+
+
+async def ended(engine, request):
+    """Every Piece of the request, once it has ended."""
+    pieces, done = [], asyncio.Event()
+
+    def sink(piece):
+        pieces.append(piece)
+        finished = [p for p in pieces if isinstance(p, Delta) and p.finish_reason]
+        if isinstance(piece, Failed) or len(finished) == len(request.prompts) * request.n:
+            done.set()
+
+    engine.submit(request, sink)
+    async with asyncio.timeout(10):
+        await done.wait()
+    return pieces
+
+
+async def test_a_request_comes_back_whole(replicas):
+    await replicas.start()
+    engine = remote(replicas)
+    await engine.refresh()
+    (delta,) = await ended(engine, generate())
+    assert (delta.index, len(delta.token_ids), delta.finish_reason) == (0, 3, "length")
+
+
+async def test_a_stream_of_many_choices_comes_back_token_by_token(replicas):
+    await replicas.start()
+    engine = remote(replicas)
+    await engine.refresh()
+    pieces = await ended(engine, generate(n=100, stream=True))
+    assert sorted({piece.index for piece in pieces}) == list(range(100))
+    assert len(pieces) == 300
+
+
+async def test_whole_vocabulary_rows_arrive_before_the_end(replicas):
+    await replicas.start()
+    engine = remote(replicas)
+    await engine.refresh()
+    *rows, last = await ended(engine, generate(prompt_logprobs=-1))
+    assert [row.first for row in rows if isinstance(row, FullVocabularyRows)] == [1, 2]
+    assert isinstance(last, Delta)
+
+
+async def test_an_abort_ends_the_request_in_the_engine(replicas, until):
+    fake = await replicas.start()
+    engine = remote(replicas)
+    await engine.refresh()
+    pieces = []
+    engine.submit(generate(max_tokens=10**9), pieces.append)
+    await until(lambda: fake.status().running == 1)
+    engine.abort("r")
+    await until(lambda: pieces)
+    assert [piece.finish_reason for piece in pieces] == ["abort"]
+    assert fake.status().running == 0
+
+
+async def test_an_ingress_that_dies_takes_its_requests_with_it(replicas, until):
+    fake = await replicas.start()
+    engine = remote(replicas)
+    await engine.refresh()
+    engine.submit(generate(max_tokens=10**9), lambda piece: None)
+    await until(lambda: fake.status().running == 1)
+    next(iter(engine._replicas.values())).link.close()
+    await until(lambda: fake.status().running == 0)
+
+
+async def test_a_replica_that_dies_fails_its_requests_retryably_and_the_next_ones_until_another_runs(replicas, until):
+    await replicas.start()
+    engine = remote(replicas)
+    await engine.refresh()
+    pieces = []
+    engine.submit(generate(max_tokens=10**9), pieces.append)
+    await until(lambda: any(server.running for server in replicas.servers.values()))
+    replicas.kill()
+    await until(lambda: pieces)
+    assert [piece.code for piece in pieces] == ["vllm_engine_dead"]
+    await engine.refresh()
+    assert [piece.code for piece in await ended(engine, generate("again"))] == ["vllm_engine_dead"]
+    assert engine.status() == EngineStatus("down")
+    await replicas.start()
+    await engine.refresh()
+    assert isinstance((await ended(engine, generate("once more")))[-1], Delta)
+
+
+async def test_a_model_at_zero_wakes_for_a_request_and_answers_it(replicas):
+    engine = remote(replicas, scales_to_zero=True)
+    await engine.refresh()
+    assert engine.status().status == "cold"
+    assert isinstance((await ended(engine, generate()))[-1], Delta)
+    assert replicas.woken == 1
+
+
+async def test_a_peer_without_the_secret_is_cut_off(replicas, until):
+    fake = await replicas.start()
+    (address,) = replicas.servers
+    lost = []
+    link = await wire.connect(*address, "wrong", lambda link, pieces: None, lost.append)
+    link.send(wire.Submit(generate()))
+    await until(lambda: lost)
+    assert fake.asked == []
+
+
+async def test_requests_go_to_the_replica_with_the_fewest_choices(replicas):
+    engines = [await replicas.start(), await replicas.start()]
+    engine = remote(replicas)
+    await engine.refresh()
+    for number in range(10):
+        engine.submit(generate(f"r{number}", max_tokens=10**9), lambda piece: None)
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while sum(len(fake.asked) for fake in engines) < 10:
+            await asyncio.sleep(0.001)
+    assert [len(fake.asked) for fake in engines] == [5, 5]
+    for number in range(10):
+        engine.abort(f"r{number}")
