@@ -17,6 +17,7 @@ Which error answers when several apply is the order of the road in `acs.serve_ap
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 _TYPE_BY_STATUS = {
@@ -64,7 +65,7 @@ class ApiError(Exception):
     def headers(self) -> dict[str, str]:
         headers = {}
         if self.retry_after_s is not None:
-            headers["Retry-After"] = str(max(1, round(self.retry_after_s)))
+            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
         if not self.should_retry:
             headers["x-should-retry"] = "false"
         return headers

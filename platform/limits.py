@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 
 
 def _limit(default: float, meaning: str) -> float:
-    return field(default=default, metadata={"meaning": meaning})  # type: ignore[no-any-return]
+    return field(default=default, metadata={"meaning": meaning})
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,11 +42,11 @@ class ModelTokenizer:
         return int(self.config["vocab_size"])
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids  # type: ignore[no-any-return]
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: list[int]) -> str:
         """The text of the ids, special tokens included."""
-        return self._tokenizer.decode(ids, skip_special_tokens=False)  # type: ignore[no-any-return]
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
 
     def pieces(self, ids: list[int], *, special: bool) -> list[str]:
         """What each token adds to the text of all; empty while a character is incomplete.

@@ -22,10 +22,12 @@ class Breaker:
         self._open_until: float | None = None
         self._probing = False
 
-    def admit(self) -> None:
-        """Raises CircuitOpen, with the seconds left, while the breaker is open or its probe runs."""
+    def admit(self) -> bool:
+        """Whether the request is the probe. Raises CircuitOpen, with the seconds left, while the breaker is open or its
+        probe runs.
+        """
         if self._open_until is None:
-            return
+            return False
         left_s = self._open_until - self._clock()
         if left_s > 0 or self._probing:
             raise CircuitOpen(
@@ -33,6 +35,7 @@ class Breaker:
                 retry_after_s=max(1.0, left_s),
             )
         self._probing = True
+        return True
 
     def succeeded(self) -> None:
         self._failures, self._open_until, self._probing = 0, None, False
@@ -43,5 +46,7 @@ class Breaker:
             self._open_until = self._clock() + self._open_s
         self._probing = False
 
-    def abandoned(self) -> None:
-        self._probing = False
+    def abandoned(self, probe: bool) -> None:
+        """The request ended without a word about the engine; after a probe the next one is free to be it."""
+        if probe:
+            self._probing = False

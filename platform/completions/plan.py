@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from acs.platform.completions.body import shown
 from acs.platform.completions.request import CompletionRequest
 from acs.platform.completions.served import ServedModel
 from acs.platform.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound
@@ -49,7 +50,9 @@ class Plan:
 
 def find_model(models: Mapping[str, ServedModel], model_id: str) -> ServedModel:
     if model_id not in models:
-        raise ModelNotFound(f"The model {model_id[:100]!r} does not exist. GET /v1/models lists the models.", param="model")
+        raise ModelNotFound(
+            f"The model {model_id[:100]!r} does not exist. GET /v1/models lists the models.", param="model"
+        )
     return models[model_id]
 
 
@@ -91,7 +94,8 @@ def _check_vocabulary(request: CompletionRequest, model: ServedModel, prompts: l
             raise InvalidRequest(f"{where} has no tokens.", param=where)
         if max(ids) >= vocabulary:
             raise InvalidRequest(
-                f"{where} holds the token id {max(ids)}; the vocabulary of {request.model} ends at {vocabulary - 1}.",
+                f"{where} holds the token id {shown(max(ids))}; the vocabulary of {request.model} ends at "
+                f"{vocabulary - 1}.",
                 param=where,
             )
     beyond = [token_id for token_id in request.logit_bias or () if token_id >= vocabulary]
@@ -116,7 +120,8 @@ def _max_tokens(request: CompletionRequest, model: ServedModel, prompts: list[li
         max_tokens = left if request.stream else min(left, limits.max_tokens_whole)
         if request.min_tokens and request.min_tokens > max_tokens:
             raise ContextLengthExceeded(
-                f"min_tokens is {request.min_tokens}; after the prompt {max_tokens} tokens are left.", param="min_tokens"
+                f"min_tokens is {request.min_tokens}; after the prompt {max_tokens} tokens are left.",
+                param="min_tokens",
             )
         return max_tokens
     if longest + request.max_tokens > context:

@@ -7,66 +7,69 @@ The model below validates, and the OpenAPI page is generated from it. To add a f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError, WithJsonSchema
+from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from acs.platform.completions.body import OURS, Body, Fault, faults_of, shown
 from acs.platform.errors import DeadlineInfeasible, InvalidRequest
 from acs.platform.limits import Limits
 
 SEED_MAX = 2**63 - 1
+TOKEN_ID = "(0|[1-9][0-9]{0,9})"  # one way to write each: "1" and "01" would be the same key twice
 MAX_TOKENS_SCHEMA = 1_000_000_000  # no model has a context near it; larger is a mistake, not a wish
+
+_TOKEN_ID = re.compile(TOKEN_ID).fullmatch
 
 
 def _prompt(value: Any) -> Any:
     """One text, a list of texts, one list of token ids, or a list of them: never empty, never mixed."""
-    if isinstance(value, str):
-        kinds = {str}
-        items = [value]
-    elif isinstance(value, list):
-        kinds, items = set(map(type, value)), value
-    else:
-        raise PydanticCustomError("prompt", "must be a text, a list of texts, a list of token ids or a list of those")
-    if not items or not all(items) and kinds <= {str, list}:
-        raise PydanticCustomError("prompt", "must not be empty, nor hold an empty prompt")
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list):
+        raise PydanticCustomError(OURS, "must be a text, a list of texts, a list of token ids or a list of those")
+    kinds: set[type] = {type(item) for item in items}
+    if not items or (kinds <= {str, list} and not all(items)):
+        raise PydanticCustomError(OURS, "must not be empty, nor hold an empty prompt")
     if kinds == {str}:
         return value
-    for ids in [items] if kinds == {int} else items if kinds == {list} else [[None]]:
-        if set(map(type, ids)) != {int}:
-            raise PydanticCustomError("prompt", "must not mix texts and token ids; token ids are whole numbers")
-        if min(ids) < 0:
-            raise PydanticCustomError("prompt", "holds the token id {id}; token ids are not negative", {"id": min(ids)})
+    prompts = [items] if kinds == {int} else items if kinds == {list} else []
+    if not prompts or any({type(token_id) for token_id in ids} != {int} for ids in prompts):
+        raise PydanticCustomError(OURS, "must not mix texts and token ids; token ids are whole numbers")
+    lowest = min(min(ids) for ids in prompts)
+    if lowest < 0:
+        raise PydanticCustomError(OURS, "holds the token id {id}; token ids are not negative", {"id": shown(lowest)})
     return value
 
 
 def _stop(value: Any) -> Any:
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-        raise PydanticCustomError("stop", "must be a text or a list of up to 4 texts")
+        raise PydanticCustomError(OURS, "must be a text or a list of up to 4 texts")
     if len(stops) > 4:
-        raise PydanticCustomError("stop", "has {count} texts; at most 4 are allowed", {"count": len(stops)})
+        raise PydanticCustomError(OURS, "has {count} texts; at most 4 are allowed", {"count": len(stops)})
     if not all(stops):
-        raise PydanticCustomError("stop", "must not hold an empty text")
+        raise PydanticCustomError(OURS, "must not hold an empty text")
     return stops
 
 
 def _logit_bias(value: Any) -> Any:
     if not isinstance(value, dict):
-        raise PydanticCustomError("logit_bias", "must be a map of token ids to numbers from -100 to 100")
+        raise PydanticCustomError(OURS, "must be a map of token ids to numbers from -100 to 100")
     biases = {}
     for token_id, bias in value.items():
-        if not (token_id.isascii() and token_id.isdecimal() and len(token_id) <= 10):
-            raise PydanticCustomError("logit_bias", "has the key {key}, which is no token id", {"key": token_id[:40]})
+        if not _TOKEN_ID(token_id):
+            raise PydanticCustomError(OURS, "has the key {key}, which is no token id", {"key": token_id[:40]})
         if type(bias) not in (int, float) or not -100 <= bias <= 100:
-            raise PydanticCustomError("logit_bias", "must map token ids to numbers from -100 to 100")
+            raise PydanticCustomError(OURS, "must map token ids to numbers from -100 to 100")
         biases[int(token_id)] = float(bias)
     return biases
 
 
 def _not_yet(value: Any) -> Any:
-    raise PydanticCustomError("not_yet", "is not supported by this server yet")
+    raise PydanticCustomError(OURS, "is not supported by this server yet")
 
 
 PROMPT_SCHEMA: dict[str, Any] = {
@@ -89,7 +92,7 @@ STOP_SCHEMA: dict[str, Any] = {
 }
 BIAS_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "propertyNames": {"pattern": "^[0-9]{1,10}$"},
+    "propertyNames": {"pattern": f"^{TOKEN_ID}$"},
     "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
 }
 Text = Annotated[str, StringConstraints(strict=True)]
@@ -108,16 +111,12 @@ def _optional(check: Callable[[Any], Any], schema: dict[str, Any]) -> Any:
     return Annotated[Any, BeforeValidator(validator), WithJsonSchema(_nullable(schema))]
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class StreamOptions(Body):
     include_usage: bool | None = Field(None, description="One more chunk before [DONE], with the token counts.")
 
 
-class CompletionRequest(BaseModel):
+class CompletionRequest(Body):
     """The body of POST /v1/completions. `null` is the same as leaving a field out. Nothing is ever clamped."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     model: Text = Field(description="An id of GET /v1/models.", examples=["smollm2-135m"])
     prompt: Annotated[Any, BeforeValidator(_prompt), WithJsonSchema(PROMPT_SCHEMA)] = Field(
@@ -174,17 +173,17 @@ def parse_completion(body: object, limits: Limits) -> CompletionRequest:
     """
     if not isinstance(body, dict):
         raise InvalidRequest("The body must be a JSON object.")
-    faults: list[tuple[str, str]] = []  # (path, message)
+    faults: list[Fault] = []
     try:
         request = CompletionRequest.model_validate(body)
     except ValidationError as error:
-        faults = [fault_of(detail) for detail in error.errors(include_url=False)]
-        request = _without_faulty(body, faults)
-    faulty = {_field(path) for path, _ in faults}
-    faults += [(path, message) for path, message in _between_fields(request, limits) if path not in faulty]
+        faults = faults_of(error)
+        request = _without(body, {fault.field for fault in faults})
+    faulty = {fault.field for fault in faults}
+    faults += [fault for fault in _between_fields(request, limits) if fault.field not in faulty]
     if faults:
-        path, message = min(faults, key=lambda fault: _ORDER.get(_field(fault[0]), len(_ORDER)))
-        raise InvalidRequest(f"{path} {message}.", param=path)
+        first = min(faults, key=lambda fault: _ORDER.get(fault.field, len(_ORDER)))
+        raise InvalidRequest(f"{first.path} {first.message}.", param=first.path)
     if not request.stream and request.max_tokens is not None and request.max_tokens > limits.max_tokens_whole:
         raise DeadlineInfeasible(
             f"max_tokens is {request.max_tokens}; without stream at most {limits.max_tokens_whole} can be answered "
@@ -197,47 +196,30 @@ def parse_completion(body: object, limits: Limits) -> CompletionRequest:
 _ORDER = {name: position for position, name in enumerate(CompletionRequest.model_fields)}
 
 
-def _field(path: str) -> str:
-    return path.split(".")[0].split("[")[0]
-
-
-def fault_of(detail: Any) -> tuple[str, str]:
-    """Pydantic's error as a path and a sentence without its subject."""
-    path = ""
-    for part in detail["loc"]:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-    kind, message = detail["type"], detail["msg"]
-    if kind == "extra_forbidden":
-        return path, "is not a field of this request"
-    if kind == "missing":
-        return path, "is required"
-    if kind.endswith("_type") or kind in ("int_from_float", "model_attributes_type"):
-        return path, "must be " + message.removeprefix("Input should be ")
-    if kind in ("prompt", "stop", "logit_bias", "not_yet"):
-        return path, message
-    shown = detail.get("input")
-    value = f"is {shown!r}; it " if isinstance(shown, int | float) else ""
-    return path, value + message.replace("Input should", "must").replace("String should", "must").replace("  ", " ")
-
-
-def _without_faulty(body: dict[str, Any], faults: list[tuple[str, str]]) -> CompletionRequest:
+def _without(body: dict[str, Any], faulty: set[str]) -> CompletionRequest:
     """The rest of a faulty request, so that what must hold between its sound fields is judged too."""
-    faulty = {_field(path) for path, _ in faults}
-    sound = {name: value for name, value in body.items() if name not in faulty and name in _ORDER}
+    sound = {name: body[name] for name in _ORDER if name in body and name not in faulty}
     return CompletionRequest.model_validate({"model": "", "prompt": "-", **sound})
 
 
-def _between_fields(request: CompletionRequest, limits: Limits) -> list[tuple[str, str]]:
+def _between_fields(request: CompletionRequest, limits: Limits) -> list[Fault]:
     prompts, n = len(request.prompts), request.choices_per_prompt
-    faults = []
-    if request.max_tokens is None and (prompts > 1 or n > 1):
-        faults.append(("max_tokens", "must be set when there is more than one prompt or n is above 1"))
+    found: list[tuple[str, str]] = []  # (field, message)
     if prompts * n > limits.choices:
-        faults.append(("n", f"is {n} with {prompts} prompts, {prompts * n} choices; at most {limits.choices} in all"))
+        much = (
+            f"has {prompts} prompts" if request.n is None else f"is {n} with {prompts} prompts, {prompts * n} choices"
+        )
+        found.append(("prompt" if request.n is None else "n", f"{much}; at most {limits.choices} choices in all"))
+    if request.max_tokens is None and (prompts > 1 or n > 1):
+        found.append(("max_tokens", "must be set when there is more than one prompt or n is above 1"))
+    for name in ("logprobs", "prompt_logprobs"):
+        wanted = getattr(request, name)
+        if wanted is not None and wanted > limits.max_logprobs:
+            found.append((name, f"is {wanted}; at most {limits.max_logprobs}"))
     if request.stream and request.prompt_logprobs is not None:
-        faults.append(("prompt_logprobs", "cannot be streamed; leave out stream"))
+        found.append(("prompt_logprobs", "cannot be streamed; leave out stream"))
     if request.stream_options is not None and not request.stream:
-        faults.append(("stream_options", "needs stream to be true"))
+        found.append(("stream_options", "needs stream to be true"))
     if request.min_tokens and request.max_tokens is not None and request.min_tokens > request.max_tokens:
-        faults.append(("min_tokens", f"is {request.min_tokens}, above max_tokens {request.max_tokens}"))
-    return faults
+        found.append(("min_tokens", f"is {request.min_tokens}, above max_tokens {request.max_tokens}"))
+    return [Fault(field, field, message) for field, message in found]

@@ -43,14 +43,19 @@ class Run:
         self._waiter: asyncio.Future[None] | None = None
         self._interrupted: Exception | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._probe = False
 
     def __enter__(self) -> Run:
         """Raises CircuitOpen. (The ledger's `open` comes next, here: judged, held, then run.)"""
-        self.plan.model.breaker.admit()
+        self._probe = self.plan.model.breaker.admit()
+        try:
+            self.plan.model.engine.submit(self.plan.generate, self._sink)
+        except BaseException:
+            self.plan.model.breaker.abandoned(self._probe)
+            raise
         streams = self.plan.generate.stream
         deadline_s = self._limits.stream_deadline_s if streams else self._limits.whole_deadline_s
         self._deadline = asyncio.get_running_loop().call_later(deadline_s, self._too_late, deadline_s)
-        self.plan.model.engine.submit(self.plan.generate, self._sink)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -65,7 +70,7 @@ class Run:
         elif error is None:
             breaker.succeeded()
         else:
-            breaker.abandoned()
+            breaker.abandoned(self._probe)
 
     async def ready(self, patience_s: float | None = None) -> list[Piece]:
         """The Pieces that have come since the last call; none only when `patience_s` went by without any.

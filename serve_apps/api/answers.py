@@ -122,5 +122,3 @@ class ErrorDetail(Shape):
 class Error(Shape):
     error: ErrorDetail
     request_id: str
-
-

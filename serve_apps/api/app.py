@@ -33,7 +33,7 @@ HANDLERS: dict[str, Handler] = {
 
 def create_app(services: Services) -> FastAPI:
     """Builds everything at once: Serve ignores what is added after the first request."""
-    app = FastAPI(**PAGE, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(**PAGE, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.services = services
     app.state.vocabulary_json = {}
     handlers = {**HANDLERS, "health": _health}
@@ -74,11 +74,12 @@ async def _api_error(request: Request, error: Any) -> Response:
 
 async def _http_error(request: Request, error: Any) -> Response:
     """Starlette's own 404 and 405, in our shape; `Allow` names the methods of every route of the path."""
-    path = request.url.path[:200]
+    path = request.scope["path"][:200]  # `request.url` fails on a malformed Host header
     if error.status_code == 405:
         routes = [route for route in request.app.routes if isinstance(route, Route)]
         matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
         allow = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
+        allow = allow or "GET, HEAD"  # the mounted files of /docs
         return await http.error_answer(
             request, MethodNotAllowed(f"{request.method} is not a method of {path}; it takes {allow}.", allow=allow)
         )

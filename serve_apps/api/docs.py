@@ -1,4 +1,6 @@
-"""/docs: the OpenAPI page in a browser, its scripts served from here (nothing is fetched from outside), and the limits."""
+"""/openapi.json and /docs: the same in a browser, its scripts served from here (nothing comes from outside), and the
+limits.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,31 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from acs.serve_apps.api import http
+from acs.serve_apps.api.openapi import operations
 
 
 def add_to(app: FastAPI) -> None:
     scripts = Path(fastapi_offline.__file__).parent / "static"
     app.mount("/docs/static", StaticFiles(directory=scripts), name="docs-static")
     app.add_route("/docs", _page, include_in_schema=False)
+    app.add_route("/openapi.json", _openapi, include_in_schema=False)
     app.openapi = lambda: _schema(app)  # type: ignore[method-assign]
 
 
 def _schema(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        for operation in operations():
+            # As we wrote it: FastAPI turns bounds into floats, and 2**63 - 1 into 2**63.
+            schema["paths"][operation.paths[0]][operation.method.lower()].update(operation.extra)
         components = schema.setdefault("components", {})
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "bearerFormat": "sk-acs-…"}}
         app.openapi_schema = schema
     return app.openapi_schema
+
+
+async def _openapi(request: Request) -> Response:
+    return await http.json_answer(request, request.app.openapi())
 
 
 async def _page(request: Request) -> Response:

@@ -10,7 +10,7 @@ from starlette.types import Receive
 from acs.platform.completions.road import ClientGone, Run
 
 
-class interrupting:  # noqa: N801 - reads as a sentence where it is used
+class interrupting:
     """While inside, a hang-up interrupts the run. The body must have been read: what comes next is the disconnect.
 
     The proxy middleware tells Serve to hand us the client's own `receive`, without a task of Serve's in between.

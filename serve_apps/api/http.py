@@ -38,13 +38,20 @@ async def admit(request: Request) -> tuple[Caller, Any]:
     services = services_of(request)
     limit = services.limits.body_bytes
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > limit:
+    if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
         raise too_large(limit)
-    caller = services.keys.judge(request.headers.get("authorization"))
+    caller = await caller_of(request)
     body = await read_body(request, limit)
     if len(body) > PARSE_INLINE_BYTES:
         return caller, await asyncio.to_thread(parse_json, body)
     return caller, parse_json(body)
+
+
+async def caller_of(request: Request) -> Caller:
+    """Raises the five 401 errors, and PartUnavailable when the keys could not be asked for in time."""
+    keys = services_of(request).keys
+    await keys.renewed()
+    return keys.judge(request.headers.get("authorization"))
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -84,7 +91,8 @@ async def bytes_answer(
 
 def compress(body: bytes) -> bytes:
     packer = gzip_packer()
-    return packer.compress(body) + packer.flush()
+    packed: bytes = packer.compress(body) + packer.flush()
+    return packed
 
 
 def gzip_packer() -> Any:
@@ -92,17 +100,26 @@ def gzip_packer() -> Any:
 
 
 def accepts_gzip(request: Request) -> bool:
-    """True when Accept-Encoding names gzip (or *) and not with q=0."""
-    for offer in request.headers.get("accept-encoding", "").split(","):
-        name, _, parameters = offer.partition(";")
-        if name.strip().lower() in ("gzip", "*"):
-            return parameters.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
+    """Whether Accept-Encoding takes gzip: by its own weight if it is named, else by that of `*`."""
+    weights = {}
+    for offer in ",".join(request.headers.getlist("accept-encoding")).lower().split(","):
+        name, *parameters = (part.strip() for part in offer.split(";"))
+        weights[name] = _weight(parameters)
+    return weights.get("gzip", weights.get("*", 0.0)) > 0
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
 
 
 async def error_answer(request: Request, error: ApiError) -> Response:
     return await json_answer(
         request, error.body(request_id_of(request)), status=error.http_status, headers=error.headers()
     )
-
-

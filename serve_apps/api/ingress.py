@@ -40,7 +40,8 @@ class Ingress:
             for model in catalogue.values()
         }
         for model in models.values():
-            await asyncio.to_thread(lambda tokenizer: tokenizer.token_texts, model.tokenizer)  # not on the first request
+            # Not on the first request.
+            await asyncio.to_thread(lambda tokenizer: tokenizer.token_texts, model.tokenizer)
         self._following = [asyncio.create_task(keys.follow(find_ledger()))]
         for engine in engines.values():
             await engine.refresh()

@@ -1,9 +1,10 @@
-"""Bytes to JSON, strictly: what is not JSON is `bad_json`; what is JSON that no field can hold is `invalid_request`."""
+"""Bytes to JSON, strictly: what is not JSON is `bad_json`; JSON that no field can hold is `invalid_request`."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import jiter
@@ -11,47 +12,39 @@ import jiter
 from acs.platform.errors import BadJson, InvalidRequest
 
 DEPTH_MAX = 64
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]").search
 
 
 def parse_json(body: bytes) -> Any:
     """Raises BadJson (empty, not UTF-8, NaN or Infinity, duplicate keys, deeper than 64, any broken syntax) and
-    InvalidRequest with the path of the fault (a lone surrogate, a number beyond what its type can hold).
+    InvalidRequest with the path of a lone surrogate. A number beyond what any type holds comes back as infinity, which
+    no field takes.
     """
     if not body.strip():
         raise BadJson("The body is empty; it must be a JSON object.")
     try:
         value = jiter.from_json(body, allow_inf_nan=False, catch_duplicate_keys=True, cache_mode="keys")
-    except ValueError as error:
-        raise _why(body, str(error)) from None
-    # A body with few brackets cannot be deep, and most have few.
-    if body.count(b"[") + body.count(b"{") > DEPTH_MAX and _deeper_than(value, DEPTH_MAX):
-        raise BadJson(f"The body is nested deeper than {DEPTH_MAX} levels.")
-    if b"e" in body or b"E" in body:
-        _refuse_infinite(value)
+    except ValueError:
+        value = _parsed_by_python(body)
+        _refuse_depth(body, value)
+        _refuse_lone_surrogates(value)
+        return value
+    _refuse_depth(body, value)
     return value
 
 
-def _why(body: bytes, reason: str) -> BadJson | InvalidRequest:
-    """jiter stops at the first fault of any kind; Python's parser, which takes more, tells the kinds apart."""
-    if "recursion limit" in reason:
-        return BadJson(f"The body is nested deeper than {DEPTH_MAX} levels.")
+def _parsed_by_python(body: bytes) -> Any:
+    """jiter stops at the first fault of any kind. Python's parser tells the kinds apart: it takes lone surrogates, any
+    number and more depth, and refuses the rest.
+    """
     try:
-        text = body.decode()
+        return json.loads(body.decode(), parse_constant=_refuse_constant, object_pairs_hook=_unique, parse_int=_integer)
     except UnicodeDecodeError as error:
-        return BadJson(f"The body is not UTF-8: byte {error.start} does not belong.")
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique, parse_int=_integer)
+        raise BadJson(f"The body is not UTF-8: byte {error.start} does not belong.") from None
     except RecursionError:
-        return BadJson(f"The body is nested deeper than {DEPTH_MAX} levels.")
+        raise _too_deep() from None
     except ValueError as error:
-        return BadJson(f"The body is not JSON: {error}.")
-    path = _find(value, lambda leaf: isinstance(leaf, str) and _has_lone_surrogate(leaf))
-    if path is not None:
-        return InvalidRequest(f"{path or 'The body'} holds half of a surrogate pair, which is no text.", param=path)
-    path = _find(value, lambda leaf: isinstance(leaf, float) and not math.isfinite(leaf))
-    if path is not None:
-        return InvalidRequest(f"{path or 'The body'} is a number too large for any field.", param=path or None)
-    return BadJson(f"The body is not JSON: {reason}.")
+        raise BadJson(f"The body is not JSON: {error}.") from None
 
 
 def _refuse_constant(name: str) -> Any:
@@ -69,35 +62,37 @@ def _integer(digits: str) -> float | int:
     return int(digits) if len(digits) < 400 else math.inf
 
 
-def _has_lone_surrogate(text: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in text)
+def _refuse_lone_surrogates(value: Any) -> None:
+    path = _find_lone_surrogate(value)
+    if path is not None:
+        raise InvalidRequest(
+            f"{path or 'The body'} holds half of a surrogate pair, which is no text.", param=path or None
+        )
 
 
-def _find(value: Any, is_fault: Any, path: str = "") -> str | None:
-    """The path of the first leaf (or key) that is a fault."""
+def _find_lone_surrogate(value: Any, path: str = "") -> str | None:
+    """The path of the first text with one, or of the object that has it in a key."""
+    if isinstance(value, str):
+        return path if _LONE_SURROGATE(value) else None
     if isinstance(value, dict):
-        for key, item in value.items():
-            if is_fault(key):
-                return path
-            found = _find(item, is_fault, f"{path}.{key}" if path else key)
-            if found is not None:
-                return found
+        if any(map(_LONE_SURROGATE, value)):
+            return path
+        inner = ((item, f"{path}.{key}" if path else key) for key, item in value.items())
     elif isinstance(value, list):
-        for index, item in enumerate(value):
-            found = _find(item, is_fault, f"{path}[{index}]")
-            if found is not None:
-                return found
-    elif is_fault(value):
-        return path
-    return None
+        inner = ((item, f"{path}[{index}]") for index, item in enumerate(value))
+    else:
+        return None
+    return next((found for item, at in inner if (found := _find_lone_surrogate(item, at)) is not None), None)
 
 
-def _refuse_infinite(value: Any) -> None:
-    """`1e400` is a JSON number that becomes infinity; only a body with an exponent can hold one."""
-    if isinstance(value, dict):
-        path = _find(value, lambda leaf: isinstance(leaf, float) and not math.isfinite(leaf))
-        if path is not None:
-            raise InvalidRequest(f"{path} is a number too large for any field.", param=path)
+def _refuse_depth(body: bytes, value: Any) -> None:
+    # A body with few brackets cannot be deep, and most have few.
+    if body.count(b"[") + body.count(b"{") > DEPTH_MAX and _deeper_than(value, DEPTH_MAX):
+        raise _too_deep()
+
+
+def _too_deep() -> BadJson:
+    return BadJson(f"The body is nested deeper than {DEPTH_MAX} levels.")
 
 
 def _deeper_than(value: Any, levels: int) -> bool:

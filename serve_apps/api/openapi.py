@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -45,6 +46,7 @@ class Operation:
     responses: dict[int | str, dict[str, Any]]
 
 
+@cache
 def operations() -> list[Operation]:
     return [
         _operation(
@@ -85,7 +87,9 @@ def operations() -> list[Operation]:
             (400, *OF_ALL),
             query="model",
         ),
-        _operation("health", "GET", ("/health",), "Whether the server answers", answers.Health, (405, 500, 503), key=False),
+        _operation(
+            "health", "GET", ("/health",), "Whether the server answers", answers.Health, (405, 500, 503), key=False
+        ),
     ]
 
 

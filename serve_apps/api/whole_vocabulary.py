@@ -96,4 +96,3 @@ def rendered_parts(gathered: Gathered, created: int, tables: dict[str, Vocabular
 def _matrix(blocks: list[bytes], vocabulary: int) -> np.ndarray:
     """float32 [positions, vocabulary]; zero positions for a prompt of one token."""
     return np.frombuffer(b"".join(blocks), "<f4").reshape(-1, vocabulary)
-

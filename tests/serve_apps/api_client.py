@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+import json
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
+
 from acs.events.api_key import digest_of, new_secret
 from acs.platform.catalogue import Catalogue
 from acs.platform.completions.breaker import Breaker
@@ -34,17 +39,43 @@ class Api:
     secrets: dict[Standing, str]  # a key of each standing
 
     async def complete(self, **fields: Any) -> httpx.Response:
-        return await self.http.post("/v1/completions", json={"model": "toy", "prompt": "The sky is", "max_tokens": 2, **fields})
+        return await self.http.post("/v1/completions", json=good(**fields))
+
+    @property
+    def running(self) -> int:
+        """Choices that the engine counts as unfinished."""
+        return self.engine.status().running
+
+
+def good(**fields: Any) -> dict[str, Any]:
+    """A sound Completion request, with these fields changed."""
+    return {"model": "toy", "prompt": "The sky is", "max_tokens": 2, **fields}
+
+
+def events_of(response: httpx.Response) -> list[str]:
+    """The data of each Server-Sent Event; nothing but events may be there."""
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert all(line.startswith("data: ") for line in lines)
+    return [line.removeprefix("data: ") for line in lines]
+
+
+@cache
+def tokenizer_of(checkpoint: Path) -> ModelTokenizer:
+    return ModelTokenizer(checkpoint)
 
 
 @asynccontextmanager
-async def running_api(checkpoint: Path, **limits: Any) -> AsyncIterator[Api]:
-    """`checkpoint`: the prepared toy. `limits`: fields of Limits to change."""
+async def running_api(
+    checkpoint: Path, *, max_model_len: int | None = None, clock: Callable[[], float] = time.monotonic, **limits: Any
+) -> AsyncIterator[Api]:
+    """`checkpoint`: the prepared toy. `clock`: the breaker's. `limits`: fields of Limits to change."""
     entry = dataclasses.replace(Catalogue.load(SHIPPED_CATALOGUES / "toy.toml")["toy"], engine_class="fake")
-    tokenizer = ModelTokenizer(checkpoint)
+    if max_model_len is not None:
+        entry = dataclasses.replace(entry, engine={**entry.engine, "max_model_len": max_model_len})
+    tokenizer = tokenizer_of(checkpoint)
     engine = FakeEngine(tokenizer)
     chosen = Limits(**limits)
-    breaker = Breaker(chosen.breaker_failures, chosen.breaker_open_s)
+    breaker = Breaker(chosen.breaker_failures, chosen.breaker_open_s, clock)
     keys = KeyBook(lease_s=3600)
     secrets = {standing: new_secret() for standing in Standing}
     standings = (
@@ -58,3 +89,56 @@ async def running_api(checkpoint: Path, **limits: Any) -> AsyncIterator[Api]:
     headers = {"Authorization": f"Bearer {secrets[Standing.ACCEPTED]}"}
     async with httpx.AsyncClient(transport=transport, base_url="http://api", headers=headers) as client:
         yield Api(app, client, engine, services, secrets)
+
+
+class Client:
+    """One connection to the raw ASGI application. `hang_up` closes it; what came until then is in `messages`."""
+
+    def __init__(self, api: Api, **fields: Any) -> None:
+        self._parts = [{"type": "http.request", "body": json.dumps(good(**fields)).encode(), "more_body": False}]
+        self._gone = asyncio.Event()
+        self.messages: list[dict[str, Any]] = []
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": "/v1/completions",
+            "raw_path": b"/v1/completions",
+            "root_path": "",
+            "query_string": b"",
+            "headers": [(b"authorization", api.http.headers["authorization"].encode())],
+            "client": ("127.0.0.1", 1),
+            "server": ("api", 80),
+        }
+        self.task = asyncio.create_task(api.app(scope, self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._parts:
+            return self._parts.pop(0)
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        self.messages.append(message)
+
+    def hang_up(self) -> None:
+        self._gone.set()
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.messages)
+
+    @property
+    def events(self) -> list[str]:
+        """The data of the events so far, comments left out."""
+        lines = self.body.decode().split("\n\n")
+        return [line.removeprefix("data: ") for line in lines if line and not line.startswith(":")]
+
+
+async def until(fact: Callable[[], bool]) -> None:
+    """Waits for a fact, 10 s at most."""
+    async with asyncio.timeout(10):
+        while not fact():  # noqa: ASYNC110 - the application makes it true
+            await asyncio.sleep(0.001)

@@ -2,11 +2,7 @@
 
 import json
 
-
-def events_of(response):
-    lines = [line for line in response.text.split("\n\n") if line]
-    assert all(line.startswith("data: ") for line in lines)
-    return [line.removeprefix("data: ") for line in lines]
+from api_client import events_of
 
 
 async def test_a_completion_has_the_keys_of_the_contract_in_their_order(api):

@@ -47,10 +47,12 @@ class Gathered:
 
     @property
     def entries(self) -> int:
-        """How many log probabilities the answer prints: large answers are rendered beside the event loop."""
+        """How many log probabilities and prompt tokens the answer prints: large ones are rendered beside the loop."""
         generated = sum(len(rows.logprobs) for choice in self.choices for rows in choice.rows)
         of_prompts = sum(len(rows.logprobs) for prompt in self.prompts for rows in prompt.rows)
-        return (generated + of_prompts * self.plan.generate.n) // 4
+        shows_prompt = self.plan.request.echo or self.plan.request.return_token_ids
+        prompt_tokens = self.plan.prompt_tokens if shows_prompt else 0
+        return generated // 4 + (of_prompts // 4 + prompt_tokens) * self.plan.generate.n
 
 
 def completion_of(gathered: Gathered, created: int) -> dict[str, Any]:
@@ -62,7 +64,8 @@ def completion_of(gathered: Gathered, created: int) -> dict[str, Any]:
         "created": created,
         "model": plan.model.entry.served_model_name,
         "choices": [
-            _choice(plan, index, choice, shown[index // plan.generate.n]) for index, choice in enumerate(gathered.choices)
+            _choice(plan, index, choice, shown[index // plan.generate.n])
+            for index, choice in enumerate(gathered.choices)
         ],
         "usage": usage_of(plan, sum(len(choice.token_ids) for choice in gathered.choices)),
     }
@@ -97,7 +100,7 @@ class PromptShown:
     def lists(self) -> LogprobLists:
         """Lists for one choice; with echo they begin with the prompt's tokens."""
         lists = LogprobLists(self._texts)
-        if not self.text or self._keep is None:
+        if not self.pieces or self._keep is None:
             return lists
         lists.add_first(self.ids[0], self.pieces[0])
         texts = iter(self.pieces[1:])

@@ -77,14 +77,14 @@ def prompt_logprobs_of(rows: list[LogprobRows], token_texts: list[str], keep: in
     """
     entries: list[Any] = [None]
     for block in rows:
-        for row_ids, row, rank in zip(*arrays_of(block), strict=True):
-            entry = {}
-            for place in range(min(keep, len(row) - 1), -1, -1):  # the token itself last, so that its rank stays
-                token_id = row_ids[place]
-                entry[str(token_id)] = {
-                    "logprob": row[place],
-                    "rank": place if place else rank,
-                    "decoded_token": token_texts[token_id],
-                }
-            entries.append(dict(reversed(entry.items())))
+        for (own, *likeliest), (logprob, *logprobs), rank in zip(*arrays_of(block), strict=True):
+            entry = {str(own): _entry(logprob, rank, token_texts[own])}
+            for place, (token_id, value) in enumerate(zip(likeliest[:keep], logprobs[:keep], strict=True), 1):
+                if token_id != own:
+                    entry[str(token_id)] = _entry(value, place, token_texts[token_id])
+            entries.append(entry)
     return entries
+
+
+def _entry(logprob: float, rank: int, text: str) -> dict[str, Any]:
+    return {"logprob": logprob, "rank": rank, "decoded_token": text}

@@ -19,9 +19,11 @@ class StreamRenderer:
     def __init__(self, plan: Plan, created: int) -> None:
         self._plan = plan
         # Only id, created and model vary between streams, and only index, text and the rest between events.
-        head = {"id": plan.id, "object": "text_completion", "created": created, "model": plan.model.entry.served_model_name}
+        model = plan.model.entry.served_model_name
+        head = {"id": plan.id, "object": "text_completion", "created": created, "model": model}
         self._head = b"data: " + orjson.dumps(head)[:-1]
         self._prompts = [Prompt() for _ in plan.generate.prompts]
+        self._shown: dict[int, PromptShown] = {}
         self._lists: dict[int, LogprobLists] = {}
         self._begun: set[int] = set()  # choices whose first event has gone
         self._held: list[Delta] = []  # with echo and logprobs: until the prompt's own rows are here
@@ -81,7 +83,9 @@ class StreamRenderer:
 
     def _begin(self, index: int) -> PromptShown:
         number = index // self._plan.generate.n
-        shown = PromptShown(self._plan, number, self._prompts[number])
+        if number not in self._shown:  # once for all choices of the prompt
+            self._shown[number] = PromptShown(self._plan, number, self._prompts[number])
+        shown = self._shown[number]
         if self._plan.request.logprobs is not None:
             self._lists[index] = shown.lists()
         return shown

@@ -14,7 +14,7 @@ from acs.serve_apps.api import http
 
 async def list_models(request: Request) -> Response:
     services = http.services_of(request)
-    services.keys.judge(request.headers.get("authorization"))
+    await http.caller_of(request)
     data = [model_object(model, services.limits) for model in services.models.values()]
     return await http.json_answer(request, {"object": "list", "data": data})
 

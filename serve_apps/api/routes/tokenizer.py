@@ -2,46 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import FailFast, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from acs.platform.completions.body import Body, faults_of, shown
 from acs.platform.completions.plan import find_model, tokenise
-from acs.platform.completions.request import fault_of
 from acs.platform.completions.served import ServedModel
 from acs.platform.errors import InvalidRequest
 from acs.serve_apps.api import http
 
+B = TypeVar("B", bound=Body)
+TokenId = Annotated[int, Field(ge=0)]
+DECODE_INLINE_TOKENS = 10_000  # about 1 ms; more are decoded beside the event loop
 
-M = TypeVar("M", bound=BaseModel)
 
-
-class TokenizeRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class TokenizeRequest(Body):
     model: str = Field(description="An id of GET /v1/models.", examples=["smollm2-135m"])
     prompt: str = Field(description="The text.", examples=["The sky is"])
     add_special_tokens: bool | None = Field(None, description="Default true: the tokenizer may add its first token.")
     return_token_strs: bool | None = Field(None, description="Add each token's own text.")
 
 
-class DetokenizeRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class DetokenizeRequest(Body):
     model: str = Field(description="An id of GET /v1/models.", examples=["smollm2-135m"])
-    tokens: list[Annotated[StrictInt, Field(ge=0)]] = Field(description="Token ids.", examples=[[504, 6376, 314]])
+    tokens: Annotated[list[TokenId], FailFast()] = Field(description="Token ids.", examples=[[504, 6376, 314]])
 
 
-def _parse(kind: type[M], body: Any) -> M:
+def _parse(kind: type[B], body: Any) -> B:
     if not isinstance(body, dict):
         raise InvalidRequest("The body must be a JSON object.")
     try:
         return kind.model_validate(body)
     except ValidationError as error:
-        path, message = fault_of(error.errors(include_url=False)[0])
-        raise InvalidRequest(f"{path} {message}.", param=path) from None
+        first = faults_of(error)[0]
+        raise InvalidRequest(f"{first.path} {first.message}.", param=first.path) from None
 
 
 async def tokenize(request: Request) -> Response:
@@ -66,14 +64,18 @@ async def detokenize(request: Request) -> Response:
     beyond = [token_id for token_id in wanted.tokens if token_id >= model.tokenizer.vocab_size]
     if beyond:
         last = model.tokenizer.vocab_size - 1
-        raise InvalidRequest(f"tokens holds the id {beyond[0]}; the vocabulary ends at {last}.", param="tokens")
-    return await http.json_answer(request, {"prompt": model.tokenizer.decode(wanted.tokens)})
+        raise InvalidRequest(f"tokens holds the id {shown(beyond[0])}; the vocabulary ends at {last}.", param="tokens")
+    if len(wanted.tokens) > DECODE_INLINE_TOKENS:
+        text = await asyncio.to_thread(model.tokenizer.decode, wanted.tokens)
+    else:
+        text = model.tokenizer.decode(wanted.tokens)
+    return await http.json_answer(request, {"prompt": text})
 
 
 async def tokenizer_info(request: Request) -> Response:
     """`?model=` chooses; without it the first of the catalogue answers."""
     services = http.services_of(request)
-    services.keys.judge(request.headers.get("authorization"))
+    await http.caller_of(request)
     wanted = request.query_params.get("model")
     model: ServedModel = next(iter(services.models.values())) if wanted is None else find_model(services.models, wanted)
     return await http.json_answer(request, {"tokenizer_class": "PreTrainedTokenizerFast", **model.tokenizer.info()})
