@@ -29,6 +29,12 @@ ERRORS: dict[int, str] = {
     503: "circuit_open, upstream_unreachable while a cold model wakes, or a part of the platform coming back.",
     504: "upstream_deadline.",
 }
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "description": "One Server-Sent Event a token; then, with include_usage, one with the counts; then [DONE].",
+    "properties": {"data": {"type": "string", "description": "A Completion's next part, an Error, or [DONE]."}},
+    "required": ["data"],
+}
 OF_ALL = (401, 405, 500, 503)
 OF_BODIES = (400, 413)
 OF_INFERENCE = (502, 504)
@@ -113,7 +119,7 @@ def _operation(
         extra["parameters"] = [{"name": query, "in": "query", "required": False, "schema": {"type": "string"}}]
     content: dict[str, Any] = {"application/json": {"schema": _inline(answer, answers=True)}}
     if stream:
-        content["text/event-stream"] = {"schema": {"type": "string", "description": "data: events, then data: [DONE]"}}
+        content["text/event-stream"] = {"schema": EVENT}
     responses: dict[int | str, dict[str, Any]] = {200: {"description": "The answer.", "content": content}}
     for status in sorted(errors):
         responses[status] = {
