@@ -77,8 +77,8 @@ def begin(settings: Settings, environ: Mapping[str, str]) -> Run:
     run = Run(settings, uuid.uuid4().hex, scratch, {})
     run.logs.mkdir()
     (run.logs / "ray").symlink_to(scratch / "session_latest" / "logs")
-    own_ray = _guarded_ray(settings) if settings.ray_address is None else {}  # a cluster has a token of its own
-    run.environ.update(_DEFAULTS | dict(environ) | _ours(run) | _ports() | own_ray)
+    alone = _guarded_ray(settings) | _LOOPBACK if settings.ray_address is None else {}  # a cluster has its own
+    run.environ.update(_DEFAULTS | dict(environ) | _ours(run) | _ports() | alone)
     return run
 
 
@@ -125,6 +125,9 @@ _DEFAULTS = {
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
 }
+
+# On one machine an engine's own processes meet on loopback: they need no network, and nobody else reaches them.
+_LOOPBACK = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
