@@ -27,8 +27,9 @@ def deploy(settings: Settings, catalogue: Catalogue) -> None:
 
 
 def _model_application(model: Model, settings: Settings, secret: str) -> Any:
-    from acs.serve_apps.inference.replica import ModelReplica
     from ray import serve
+
+    from acs.serve_apps.inference.replica import ModelReplica
 
     resources = model.resources
     deployment = serve.deployment(ModelReplica).options(
@@ -65,8 +66,9 @@ def _scaling(model: Model) -> dict[str, Any]:
 
 
 def _api_application(settings: Settings, catalogue: Catalogue, secret: str) -> Any:
-    from acs.serve_apps.api.ingress import Ingress
     from ray import serve
+
+    from acs.serve_apps.api.ingress import Ingress
 
     deployment = serve.deployment(serve.ingress()(Ingress)).options(
         name="ingress",

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import acs.serve_apps.proxy
+import acs
 from acs.platform.server.faults import ServerFault
 from acs.platform.settings import Settings
 
@@ -160,7 +160,7 @@ def _ours(run: Run) -> dict[str, str]:
         "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "acs.serve_apps.proxy.middleware:middlewares",
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(Path(acs.serve_apps.proxy.__path__[0]).resolve() / "haproxy"),
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(Path(acs.__path__[0]).resolve() / "serve_apps/proxy/haproxy"),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "a.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(haproxy / "m.sock"),

@@ -79,7 +79,7 @@ class _Supervisor:
 
     def _drive(self) -> None:
         """Run the driver until a signal comes (_Stopped) or it ends, which it never should (ServerFault)."""
-        driver = self._spawn("acs.platform.server.driver")
+        driver = self._spawn("acs.serve_apps.driver")
         while True:
             for pid, code in processes.reap():
                 if pid == driver:

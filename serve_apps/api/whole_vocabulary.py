@@ -34,7 +34,7 @@ class WholeVocabularyAnswer(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._services.whole_vocabulary, interrupting(self._request, self._run) as gone:
+        async with interrupting(self._request, self._run) as gone, self._services.whole_vocabulary:
             gathered = Gathered(self._run.plan)
             try:
                 with self._run:
@@ -94,5 +94,7 @@ def rendered_parts(gathered: Gathered, created: int, tables: dict[str, Vocabular
 
 
 def _matrix(blocks: list[bytes], vocabulary: int) -> np.ndarray:
-    """float32 [positions, vocabulary]; zero positions for a prompt of one token."""
-    return np.frombuffer(b"".join(blocks), "<f4").reshape(-1, vocabulary)
+    """float32 [positions, vocabulary]; zero positions for a prompt of one token. Takes the blocks, to hold them once."""
+    joined = b"".join(blocks)
+    blocks.clear()
+    return np.frombuffer(joined, "<f4").reshape(-1, vocabulary)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Iterator
 
 import numpy as np
+
 from acs.platform.inference.contract import (
     Delta,
     EngineStatus,

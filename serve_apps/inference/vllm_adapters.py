@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from acs.platform.inference.contract import LogprobRows
 
 Row = tuple[np.ndarray, np.ndarray, int]  # ids [width], logprobs [width], rank of column 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from acs.platform.catalogue import Model
 from acs.platform.inference.contract import (
     Delta,

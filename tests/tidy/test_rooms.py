@@ -23,6 +23,7 @@ REPLICA_MAY_IMPORT = {
     "acs.platform.settings",
     "acs.platform.limits",
     "acs.platform.catalogue",
+    "acs.platform.tokenizer",
 }
 
 

@@ -1,4 +1,4 @@
-"""`python -m acs.platform.server.driver`: prepare the models, start Ray, the ledger, Serve and the engines, stand by.
+"""`python -m acs.serve_apps.driver`: prepare the models, start Ray, the ledger, Serve and the engines, stand by.
 
 Runs as the supervisor's child with the environment of `acs.platform.server.environment`. It never stops what it
 started: that is the supervisor's work, except in a cluster that it joined.
