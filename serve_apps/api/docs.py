@@ -47,7 +47,7 @@ async def _openapi(request: Request) -> Response:
 async def _page(request: Request) -> Response:
     limits = http.services_of(request).limits
     rows = "".join(
-        f"<tr><td><code>{escape(name)}</code></td><td>{value:,g}</td><td>{escape(meaning)}</td></tr>"
+        f"<tr><td><code>{escape(name)}</code></td><td>{value:,}</td><td>{escape(meaning)}</td></tr>"
         for name, value, meaning in limits.table()
     )
     table = f"<section style='margin:2em;font-family:sans-serif'><h2>Limits</h2><table>{rows}</table></section>"

@@ -4,13 +4,14 @@ from collections import defaultdict
 
 import pytest
 import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.checks import CHECKS
+
 from acs.platform.key_book import KeyBook
 from acs.platform.ledger.contract import Standing
 from acs.platform.limits import Limits
 from acs.platform.wiring import Services
 from acs.serve_apps.api.app import create_app
-from hypothesis import HealthCheck, settings
-from schemathesis.checks import CHECKS
 
 
 class Front:
