@@ -50,10 +50,9 @@ class Side:
         return statistics.median(of(load) for load in self.loads)
 
     def line(self, name: str) -> str:
-        figures = (
-            f"{self.median(lambda load: load.rate):8.1f} req/s  p50 {self.median(lambda load: load.percentile_ms(0.5)):7.2f} ms"
-            f"  p95 {self.median(lambda load: load.percentile_ms(0.95)):7.2f} ms"
-        )
+        rate = self.median(lambda load: load.rate)
+        p50, p95 = (self.median(lambda load, share=share: load.percentile_ms(share)) for share in (0.5, 0.95))
+        figures = f"{rate:8.1f} req/s  p50 {p50:7.2f} ms  p95 {p95:7.2f} ms"
         if self.loads[0].first_token_s:
             figures += f"  first token {self.median(lambda load: load.first_token_ms):7.2f} ms"
         spent = sorted(((ms / max(1, self.requests), kind) for kind, ms in self.cpu_ms.items()), reverse=True)

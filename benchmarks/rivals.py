@@ -117,10 +117,9 @@ def start_vllm(models_dir: Path, port: int) -> Rival:
         "vllm",
     ]
     quiet = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_PLUGINS": "", "VLLM_USE_V2_MODEL_RUNNER": "0"}
-    log = tempfile.TemporaryFile()
-    process = subprocess.Popen(
-        command, env={**os.environ, **quiet, **model.env}, stdout=log, stderr=log, cwd=tempfile.gettempdir()
-    )
+    env = {**os.environ, **quiet, **model.env}
+    with Path(tempfile.mkdtemp(prefix="vllm-bench-"), "out").open("wb") as log:
+        process = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=tempfile.gettempdir())
     _wait(f"http://127.0.0.1:{port}/health", process, lambda: True)
     return Rival("vllm", f"http://127.0.0.1:{port}/v1", "none", process)
 

@@ -26,7 +26,12 @@ def toy_checkpoint(models_dir) -> Path:
 
 @pytest.fixture(scope="session")
 def server(models_dir, tmp_path_factory) -> Iterator[Server]:
-    """A running server with the default catalogue, for tests that leave it as well as they found it."""
-    data = tmp_path_factory.mktemp("default-server")
-    with start_server(data, catalogue="default", env={"ACS_MODELS": str(models_dir)}) as running:
+    """A running server with the default model, and the toy in float32 as `toy`, for tests that leave it as well as they
+    found it.
+    """
+    folder = tmp_path_factory.mktemp("server")
+    entries = [(SHIPPED_CATALOGUES / f"{name}.toml").read_text() for name in ("default", "toy")]
+    catalogue = folder / "two.toml"
+    catalogue.write_text(entries[0] + entries[1].replace('dtype = "bfloat16"', 'dtype = "float32"'))
+    with start_server(folder / "data", catalogue=str(catalogue), env={"ACS_MODELS": str(models_dir)}) as running:
         yield running

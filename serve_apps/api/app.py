@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from acs.platform.completions.road import ClientGone
 from acs.platform.errors import ApiError, BadJson, InternalError, MethodNotAllowed, NotFound
@@ -47,10 +47,19 @@ class Application:
             return await self._app(scope, receive, send)
         scope["app"] = self._app
         request = Request(scope, receive, send)
+        started = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
         try:
             response = await completions.create_completion(request)
-            await response(scope, receive, send)
+            await response(scope, receive, send_noting)
         except Exception as error:
+            if started:  # the server cuts the connection, so that half an answer does not pass for a whole one
+                raise
             response = await _answer_to(request, error)
             await response(scope, receive, send)
 

@@ -94,7 +94,7 @@ def rendered_parts(gathered: Gathered, created: int, tables: dict[str, Vocabular
 
 
 def _matrix(blocks: list[bytes], vocabulary: int) -> np.ndarray:
-    """float32 [positions, vocabulary]; zero positions for a prompt of one token. Takes the blocks, to hold them once."""
+    """float32 [positions, vocabulary]; none for a prompt of one token. Takes the blocks: held once."""
     joined = b"".join(blocks)
     blocks.clear()
     return np.frombuffer(joined, "<f4").reshape(-1, vocabulary)

@@ -52,6 +52,9 @@ class FakeEngine:
     def status(self) -> EngineStatus:
         return EngineStatus("live", sum(map(len, self._running.values())))
 
+    async def has_work(self) -> bool:
+        return bool(self._running)
+
     async def check_health(self) -> None:
         """Always well."""
 

@@ -37,6 +37,10 @@ class ModelReplica:
         """Where this replica listens, and what its engine counts as unfinished."""
         return (*self._endpoint, self._engine.status())
 
+    async def has_work(self) -> bool:
+        """Whether anything runs in the engine itself, by its own account and not by ours."""
+        return bool(await self._engine.has_work())
+
     async def check_health(self) -> None:
         """Serve replaces a replica that raises here. A dead engine never comes back, so the process goes with it, at
         once: waiting for Serve's third failed check would only lengthen the gap.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from acs.platform.inference import wire
-from acs.platform.inference.contract import Delta, Engine, Failed, FullVocabularyRows, Piece
+from acs.platform.inference.contract import Delta, Engine, Failed, FullVocabularyRows, Piece, Sink
 
 
 class EngineServer:
@@ -18,6 +18,7 @@ class EngineServer:
         self._running: dict[wire.FrameProtocol, dict[str, int]] = {}  # connection -> request id -> choices unfinished
         self._bulk: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._idle: asyncio.Event | None = None  # once draining
 
     async def start(self, host: str, secret: str) -> int:
         """Returns the port."""
@@ -45,7 +46,7 @@ class EngineServer:
             elif isinstance(command, wire.Abort):
                 self._engine.abort(command.request_id)
 
-    def _sink(self, peer: wire.FrameProtocol, request_id: str, bulk: asyncio.Queue[Piece] | None):  # type: ignore[no-untyped-def]
+    def _sink(self, peer: wire.FrameProtocol, request_id: str, bulk: asyncio.Queue[Piece] | None) -> Sink:
         mine = self._running[peer]
 
         def sink(piece: Piece) -> None:
@@ -55,6 +56,7 @@ class EngineServer:
                 mine[request_id] -= 1
                 if not mine[request_id]:
                     del mine[request_id]
+            self._note_idle()
             if bulk is None:
                 peer.send((request_id, piece))
             else:
@@ -75,11 +77,17 @@ class EngineServer:
     def _on_lost(self, peer: wire.FrameProtocol) -> None:
         for request_id in list(self._running.pop(peer, {})):
             self._engine.abort(request_id)
+        self._note_idle()
 
     async def drain(self, timeout_s: float) -> None:
         """Take no new connections and wait until what runs has ended, or the time is over."""
         if self._server is not None:
             self._server.close()
+        self._idle = asyncio.Event()
+        self._note_idle()
         async with asyncio.timeout(timeout_s):
-            while self.running:
-                await asyncio.sleep(0.05)
+            await self._idle.wait()
+
+    def _note_idle(self) -> None:
+        if self._idle is not None and not self.running:
+            self._idle.set()

@@ -21,7 +21,7 @@ Row = tuple[np.ndarray, np.ndarray, int]  # ids [width], logprobs [width], rank 
 
 
 class ArrayLogprobs:
-    """Stands in for vllm.v1.engine.logprobs.LogprobsProcessor: keeps the rows that the engine core sends as they are."""
+    """Stands in for vllm.v1.engine.logprobs.LogprobsProcessor: keeps the engine core's rows as they come."""
 
     cumulative_logprob = None
     prompt_token_id_logprobs = None

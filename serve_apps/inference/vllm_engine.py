@@ -106,6 +106,10 @@ class VllmEngine:
     def status(self) -> EngineStatus:
         return EngineStatus("down" if self._llm.errored else "live", self._llm.get_num_unfinished_requests())
 
+    async def has_work(self) -> bool:
+        """What the engine core itself says: whether anything is scheduled or waiting in it."""
+        return bool(await self._llm.engine_core.call_utility_async("has_work"))
+
     async def check_health(self) -> None:
         """Raises when the engine core or its worker is gone."""
         await self._llm.check_health()

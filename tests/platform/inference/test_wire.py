@@ -170,16 +170,13 @@ async def test_a_peer_without_the_secret_is_cut_off(replicas, until):
     assert fake.asked == []
 
 
-async def test_requests_go_to_the_replica_with_the_fewest_choices(replicas):
+async def test_requests_go_to_the_replica_with_the_fewest_choices(replicas, until):
     engines = [await replicas.start(), await replicas.start()]
     engine = remote(replicas)
     await engine.refresh()
     for number in range(10):
         engine.submit(generate(f"r{number}", max_tokens=10**9), lambda piece: None)
-    await asyncio.sleep(0)
-    async with asyncio.timeout(10):
-        while sum(len(fake.asked) for fake in engines) < 10:
-            await asyncio.sleep(0.001)
+    await until(lambda: sum(len(fake.asked) for fake in engines) == 10)
     assert [len(fake.asked) for fake in engines] == [5, 5]
     for number in range(10):
         engine.abort(f"r{number}")
