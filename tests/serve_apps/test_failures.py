@@ -129,6 +129,19 @@ async def test_a_fault_of_ours_is_a_500_that_says_nothing_of_the_inside(api, how
     assert response.json()["request_id"] == response.headers["x-request-id"]
 
 
+async def test_a_fault_in_the_middle_of_a_long_answer_does_not_pass_for_its_end(api, monkeypatch):
+    def parts(*_):
+        yield b'{"id":'
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr("acs.serve_apps.api.whole_vocabulary.rendered_parts", parts)
+    client = Client(api, prompt_logprobs=-1)
+    with pytest.raises(ValueError, match="a fault of ours"):  # so that the server cuts the connection
+        await client.task
+    assert [message["type"] for message in client.messages] == ["http.response.start", "http.response.body"]
+    assert client.messages[-1]["more_body"] is True
+
+
 @pytest.mark.parametrize("how", HOWS, ids=repr)
 async def test_an_engine_that_aborts_on_its_own_is_a_server_error(api, how):
     use(api, Scripted(Delta(0, [], [], None, "abort")))
