@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
 import uuid
@@ -19,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import acs
-from acs.platform.server.faults import ServerFault
+from acs.platform.server import ports
 from acs.platform.settings import Settings
 
 INSTANCE = "ACS_INSTANCE"  # tags every process of one run
@@ -28,11 +26,10 @@ SCRATCH = "ACS_SCRATCH"
 
 _SCRATCH_PARENT = Path("/tmp")  # short: the path of a Unix socket has 108 bytes, and Serve's take 80 of them
 _SCRATCH_PREFIX = "acs-"
-_PORTS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ServerRun:
     """One life of a server. `scratch` holds Ray's files and sockets, 0700, and is removed with `discard`."""
 
     settings: Settings
@@ -40,24 +37,11 @@ class Run:
     scratch: Path
     environ: dict[str, str]
 
-    @property
-    def logs(self) -> Path:
-        return self.settings.run_dir / "logs"
-
-    @property
-    def log(self) -> Path:
-        return self.logs / "server.log"
-
-    @property
-    def fault_file(self) -> Path:
-        """Where a child process leaves the sentence for the operator."""
-        return self.settings.run_dir / "fault"
-
     def discard(self, *, keep_logs: bool) -> None:
         """Remove the scratch folder. With `keep_logs`, Ray's logs stay in the data folder until the next start."""
-        ray_logs = self.logs / "ray"
+        ray_logs = self.settings.logs_dir / "ray"
         if keep_logs and ray_logs.exists():
-            kept = self.logs / "ray.kept"
+            kept = self.settings.logs_dir / "ray.kept"
             shutil.copytree(ray_logs.resolve(), kept, ignore_dangling_symlinks=True, dirs_exist_ok=True)
             ray_logs.unlink()
             kept.rename(ray_logs)
@@ -68,17 +52,17 @@ class Run:
             (self.settings.run_dir / name).unlink(missing_ok=True)
 
 
-def begin(settings: Settings, environ: Mapping[str, str]) -> Run:
+def begin(settings: Settings, environ: Mapping[str, str]) -> ServerRun:
     """Make the folders of a new run and its environment. The caller holds the data folder's lock."""
     _discard_last_run(settings)
     settings.run_dir.mkdir(mode=0o700)
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=_SCRATCH_PARENT))
     (settings.run_dir / "scratch").symlink_to(scratch)
-    run = Run(settings, uuid.uuid4().hex, scratch, {})
-    run.logs.mkdir()
-    (run.logs / "ray").symlink_to(scratch / "session_latest" / "logs")
+    run = ServerRun(settings, uuid.uuid4().hex, scratch, {})
+    settings.logs_dir.mkdir()
+    (settings.logs_dir / "ray").symlink_to(scratch / "session_latest" / "logs")
     alone = _guarded_ray(settings) | _LOOPBACK if settings.ray_address is None else {}  # a cluster has its own
-    run.environ.update(_DEFAULTS | dict(environ) | _ours(run) | _ports() | alone)
+    run.environ.update(_DEFAULTS | dict(environ) | _ours(run) | ports.environment() | alone)
     return run
 
 
@@ -121,6 +105,8 @@ _DEFAULTS = {
     "RAY_enable_metrics_collection": "0",
     "DASHBOARD_METRIC_PORT": "-1",
     "AUTOSCALER_METRIC_PORT": "-1",
+    # Serve's controller looks at everything ten times a second by default, which costs a laptop 5 % of a core.
+    "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
     # Workers are started when an actor wants one: idle ones hold 60 MB each.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
@@ -140,7 +126,7 @@ _QUIET = {
 }
 
 
-def _ours(run: Run) -> dict[str, str]:
+def _ours(run: ServerRun) -> dict[str, str]:
     settings = run.settings
     haproxy = run.scratch / "haproxy"
     return _QUIET | {
@@ -168,38 +154,3 @@ def _ours(run: Run) -> dict[str, str]:
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
         "VLLM_RPC_BASE_PATH": str(run.scratch),
     }
-
-
-def _ports() -> dict[str, str]:
-    """Ports of this run's own, so that two servers on one machine do not meet."""
-    first = _free_block(_PORTS)
-    http, grpc = first + 16, first + 136
-    return {
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(first),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(first + 1),
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(first + 2),
-        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(first + 3),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(http),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(grpc - 1),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(grpc),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(first + _PORTS - 1),
-    }
-
-
-def _free_block(size: int) -> int:
-    """The first of `size` free ports in a row, below those that the kernel gives to outgoing connections."""
-    blocks = list(range(12_000, 32_000, size))
-    random.shuffle(blocks)
-    for first in blocks:
-        if all(_is_free(port) for port in range(first, first + size)):
-            return first
-    raise ServerFault(f"No {size} free ports in a row between 12000 and 32000.")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-        return True
