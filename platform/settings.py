@@ -64,6 +64,20 @@ class Settings:
         """Files of one run: tokens, HAProxy's configuration, logs. Nothing in it must outlive the server."""
         return self.data / "run"
 
+    @property
+    def logs_dir(self) -> Path:
+        return self.run_dir / "logs"
+
+    @property
+    def server_log(self) -> Path:
+        """What the driver and its libraries write to stderr."""
+        return self.logs_dir / "server.log"
+
+    @property
+    def fault_file(self) -> Path:
+        """Where a child process of the supervisor leaves the sentence for the operator."""
+        return self.run_dir / "fault"
+
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Raises SettingsError with one sentence that names the variable."""

@@ -19,7 +19,7 @@ import ray
 from ray import serve
 
 from acs.platform.catalogue import Catalogue, CatalogueError
-from acs.platform.ledger_actor import start_ledger
+from acs.platform.ledger_actor import NAMESPACE, start_ledger
 from acs.platform.models import ModelError, prepare
 from acs.platform.server import child, memory, preflight, processes
 from acs.platform.server.environment import SCRATCH, for_workers
@@ -28,7 +28,6 @@ from acs.platform.server.progress import say
 from acs.platform.settings import Settings
 from acs.serve_apps import build
 
-NAMESPACE = "acs"
 _OBJECT_STORE_BYTES = 256 * 1024**2
 _READY_LIMIT_S = 30.0  # from all applications running to an answer through the proxy
 
@@ -40,8 +39,7 @@ def main(settings: Settings) -> None:
         preflight.memory_suffices(memory.needed_bytes(catalogue, settings.models_dir, total), available)
     say("starting Ray" if settings.ray_address is None else f"joining Ray at {settings.ray_address}")
     _start_ray(settings)
-    vital = processes.descendants(os.getpid()) if settings.ray_address is None else []
-    vital = [p for p in vital if p.parent == os.getpid()]
+    vital = [] if settings.ray_address else [p for p in processes.descendants(os.getpid()) if p.parent == os.getpid()]
     say("starting the ledger")
     ledger = start_ledger(settings)
     say("starting the proxy")

@@ -6,7 +6,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 from acs.platform.server import processes
 from acs.platform.server.faults import ServerFault
@@ -31,14 +30,14 @@ def run(main: Callable[[Settings], None], *, doing: str) -> None:
     except BaseException as error:
         traceback.print_exc()
         what = " ".join(f"{type(error).__name__}: {error}".split()[:_NUMBER_OF_WORDS])
-        _leave(settings, f"{doing} failed ({what}); the log is {settings.run_dir / 'logs' / 'server.log'}.")
+        _leave(settings, f"{doing} failed ({what}); the log is {settings.server_log}.")
     _exit(0)
 
 
 def _leave(settings: Settings, sentence: str) -> None:
-    partial = settings.run_dir / "fault.partial"
+    partial = settings.fault_file.with_suffix(".partial")
     partial.write_text(sentence)
-    Path(partial).rename(settings.run_dir / "fault")
+    partial.rename(settings.fault_file)
     _exit(1)
 
 

@@ -13,7 +13,7 @@ import sys
 import time
 
 from acs.platform.server import environment, preflight, processes
-from acs.platform.server.environment import Run
+from acs.platform.server.environment import ServerRun
 from acs.platform.server.faults import ServerFault
 from acs.platform.server.progress import complain, say, started_at
 from acs.platform.settings import Settings, SettingsError
@@ -58,7 +58,7 @@ def _end_orphans(settings: Settings) -> None:
 
 
 class _Supervisor:
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: ServerRun) -> None:
         self._run = run
 
     def run(self) -> int:
@@ -89,12 +89,12 @@ class _Supervisor:
 
     def _spawn(self, module: str) -> int:
         # A session of its own, so that the terminal's Ctrl-C reaches the supervisor only.
-        log = os.open(self._run.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = os.open(self._run.settings.server_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             return os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-P", "-m", module],
-                self._run.environ | {"ACS_STARTED": repr(started_at())},
+                self._run.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, log, 2)],
                 setsigmask=[],
                 setsid=True,
@@ -104,9 +104,9 @@ class _Supervisor:
 
     def _sentence(self, code: int) -> str:
         with contextlib.suppress(FileNotFoundError):
-            return self._run.fault_file.read_text()
+            return self._run.settings.fault_file.read_text()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return f"The server {how}, which it should not; its log is {self._run.log}."
+        return f"The server {how}, which it should not; its log is {self._run.settings.server_log}."
 
     def _let_requests_end(self) -> None:
         """Have HAProxy refuse new connections and wait until the running requests are done, within the grace."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from acs.platform.server import environment
-from acs.platform.server.environment import Run
+from acs.platform.server.environment import ServerRun
 from acs.platform.settings import Settings
 
 NODE_ID = "f" * 56  # Serve puts a folder of this length between its own and its sockets
@@ -19,12 +19,12 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def run(settings: Settings) -> Run:
+def run(settings: Settings) -> ServerRun:
     settings.data.mkdir()
     return environment.begin(settings, {"PATH": "/bin", "RAY_SERVE_HAPROXY_NBTHREAD": "7"})
 
 
-def test_sockets_fit_however_long_the_data_folders_path_is(run: Run) -> None:
+def test_sockets_fit_however_long_the_data_folders_path_is(run: ServerRun) -> None:
     for name in ("RAY_SERVE_HAPROXY_SOCKET_PATH", "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH"):
         path = Path(run.environ[name])
         while_it_binds = f"{path.parent / NODE_ID / path.name}.4194304.tmp"
@@ -32,7 +32,7 @@ def test_sockets_fit_however_long_the_data_folders_path_is(run: Run) -> None:
     run.discard(keep_logs=False)
 
 
-def test_ray_asks_for_a_token_that_only_the_owner_reads(run: Run) -> None:
+def test_ray_asks_for_a_token_that_only_the_owner_reads(run: ServerRun) -> None:
     token = Path(run.environ["RAY_AUTH_TOKEN_PATH"])
     assert run.environ["RAY_AUTH_MODE"] == "token"
     assert len(token.read_text()) >= 32
@@ -41,35 +41,35 @@ def test_ray_asks_for_a_token_that_only_the_owner_reads(run: Run) -> None:
     run.discard(keep_logs=False)
 
 
-def test_nothing_tells_anyone_outside(run: Run) -> None:
+def test_nothing_tells_anyone_outside(run: ServerRun) -> None:
     for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}.items():
         assert run.environ[name] == value
     run.discard(keep_logs=False)
 
 
-def test_an_operator_may_choose_what_is_a_choice(run: Run) -> None:
+def test_an_operator_may_choose_what_is_a_choice(run: ServerRun) -> None:
     assert run.environ["RAY_SERVE_HAPROXY_NBTHREAD"] == "7"
     assert run.environ["PATH"] == "/bin"
     run.discard(keep_logs=False)
 
 
-def test_no_port_is_given_twice(run: Run) -> None:
+def test_no_port_is_given_twice(run: ServerRun) -> None:
     ports = {name: int(value) for name, value in run.environ.items() if name.endswith("_PORT") and int(value) > 0}
     assert len(set(ports.values())) == len(ports)
     run.discard(keep_logs=False)
 
 
-def test_a_run_that_failed_keeps_rays_logs(run: Run) -> None:
+def test_a_run_that_failed_keeps_rays_logs(run: ServerRun) -> None:
     session = run.scratch / "session_1" / "logs"
     session.mkdir(parents=True)
     (run.scratch / "session_latest").symlink_to(run.scratch / "session_1")
     (session / "raylet.out").write_text("why")
     run.discard(keep_logs=True)
     assert not run.scratch.exists()
-    assert (run.logs / "ray" / "raylet.out").read_text() == "why"
+    assert (run.settings.logs_dir / "ray" / "raylet.out").read_text() == "why"
 
 
-def test_the_next_run_removes_what_a_killed_one_left(run: Run) -> None:
+def test_the_next_run_removes_what_a_killed_one_left(run: ServerRun) -> None:
     """`discard` was never called."""
     (run.scratch / "left").write_text("x")
     again = environment.begin(run.settings, {})
