@@ -7,108 +7,17 @@ The model below validates, and the OpenAPI page is generated from it. To add a f
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-from pydantic import BeforeValidator, Field, StringConstraints, ValidationError, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationError
 
-from acs.platform.completions.body import OURS, Body, Fault, faults_of, shown
+from acs.platform.completions.body import Body, Fault, faults_of
+from acs.platform.completions.fields import LogitBias, Prompt, ResidualStream, SteeringVectors, Stop
 from acs.platform.errors import DeadlineInfeasible, InvalidRequest
 from acs.platform.limits import Limits
 
 SEED_MAX = 2**63 - 1
-TOKEN_ID = "(0|[1-9][0-9]{0,9})"  # one way to write each: "1" and "01" would be the same key twice
 MAX_TOKENS_SCHEMA = 1_000_000_000  # no model has a context near it; larger is a mistake, not a wish
-
-_TOKEN_ID = re.compile(TOKEN_ID).fullmatch
-
-
-def _prompt(value: Any) -> Any:
-    """One text, a list of texts, one list of token ids, or a list of them: never empty, never mixed."""
-    items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list):
-        raise PydanticCustomError(OURS, "must be a text, a list of texts, a list of token ids or a list of those")
-    kinds: set[type] = {type(item) for item in items}
-    if not items or (kinds <= {str, list} and not all(items)):
-        raise PydanticCustomError(OURS, "must not be empty, nor hold an empty prompt")
-    if kinds == {str}:
-        return value
-    prompts = [items] if kinds == {int} else items if kinds == {list} else []
-    if not prompts or any({type(token_id) for token_id in ids} != {int} for ids in prompts):
-        raise PydanticCustomError(OURS, "must not mix texts and token ids; token ids are whole numbers")
-    lowest = min(min(ids) for ids in prompts)
-    if lowest < 0:
-        raise PydanticCustomError(OURS, "holds the token id {id}; token ids are not negative", {"id": shown(lowest)})
-    return value
-
-
-def _stop(value: Any) -> Any:
-    stops = [value] if isinstance(value, str) else value
-    if not isinstance(stops, list) or not all(isinstance(stop, str) for stop in stops):
-        raise PydanticCustomError(OURS, "must be a text or a list of up to 4 texts")
-    if len(stops) > 4:
-        raise PydanticCustomError(OURS, "has {count} texts; at most 4 are allowed", {"count": len(stops)})
-    if not all(stops):
-        raise PydanticCustomError(OURS, "must not hold an empty text")
-    return stops
-
-
-def _logit_bias(value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise PydanticCustomError(OURS, "must be a map of token ids to numbers from -100 to 100")
-    biases = {}
-    for token_id, bias in value.items():
-        if not _TOKEN_ID(token_id):
-            raise PydanticCustomError(OURS, "has the key {key}, which is no token id", {"key": token_id[:40]})
-        if type(bias) not in (int, float) or not -100 <= bias <= 100:
-            raise PydanticCustomError(OURS, "must map token ids to numbers from -100 to 100")
-        biases[int(token_id)] = float(bias)
-    return biases
-
-
-def _not_yet(value: Any) -> Any:
-    raise PydanticCustomError(OURS, "is not supported by this server yet")
-
-
-PROMPT_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        {"type": "string", "minLength": 1},
-        {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1},
-        {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-        {
-            "type": "array",
-            "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
-            "minItems": 1,
-        },
-    ]
-}
-STOP_SCHEMA: dict[str, Any] = {
-    "anyOf": [
-        {"type": "string", "minLength": 1},
-        {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": 4},
-    ]
-}
-BIAS_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "propertyNames": {"pattern": f"^{TOKEN_ID}$"},
-    "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
-}
-Text = Annotated[str, StringConstraints(strict=True)]
-
-
-def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [*schema.get("anyOf", [schema]), {"type": "null"}]}
-
-
-def _optional(check: Callable[[Any], Any], schema: dict[str, Any]) -> Any:
-    """A field that `check` validates by itself; null means left out."""
-
-    def validator(value: Any) -> Any:
-        return None if value is None else check(value)
-
-    return Annotated[Any, BeforeValidator(validator), WithJsonSchema(_nullable(schema))]
 
 
 class StreamOptions(Body):
@@ -118,8 +27,8 @@ class StreamOptions(Body):
 class CompletionRequest(Body):
     """The body of POST /v1/completions. `null` is the same as leaving a field out. Nothing is ever clamped."""
 
-    model: Text = Field(description="An id of GET /v1/models.", examples=["smollm2-135m"])
-    prompt: Annotated[Any, BeforeValidator(_prompt), WithJsonSchema(PROMPT_SCHEMA)] = Field(
+    model: str = Field(description="An id of GET /v1/models.", examples=["smollm2-135m"])
+    prompt: Prompt = Field(
         description="A text, a list of texts, a list of token ids, or a list of those.", examples=["The sky is"]
     )
     max_tokens: int | None = Field(
@@ -137,7 +46,7 @@ class CompletionRequest(Body):
     frequency_penalty: float | None = Field(None, ge=-2, le=2, description="Default 0.")
     repetition_penalty: float | None = Field(None, gt=0, le=2, description="Default 1.")
     seed: int | None = Field(None, ge=0, le=SEED_MAX, description="Choice i draws with (seed + i) mod 2**63.")
-    stop: _optional(_stop, STOP_SCHEMA) = Field(None, description="The text ends where one of these starts.")  # type: ignore[valid-type]
+    stop: Stop = Field(None, description="The text ends where one of these starts.")
     logprobs: int | None = Field(None, ge=0, le=100, description="k likeliest tokens at each generated position.")
     prompt_logprobs: int | None = Field(
         None, ge=-1, le=100, description="The same at each prompt position; -1: the whole vocabulary."
@@ -145,14 +54,14 @@ class CompletionRequest(Body):
     echo: bool | None = Field(None, description="Put the prompt in front of the text.")
     stream: bool | None = Field(None, description="Send each token as a Server-Sent Event.")
     stream_options: StreamOptions | None = Field(None, description="Only with stream.")
-    logit_bias: _optional(_logit_bias, BIAS_SCHEMA) = Field(None, description="Token id to -100…100.")  # type: ignore[valid-type]
+    logit_bias: LogitBias = Field(None, description="Token id to -100…100.")
     ignore_eos: bool | None = Field(None, description="Go on after the end-of-text token.")
     min_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS_SCHEMA, description="At most max_tokens.")
     add_special_tokens: bool | None = Field(None, description="Default true: the tokenizer may add its first token.")
     return_token_ids: bool | None = Field(None, description="Add token_ids and prompt_token_ids to each choice.")
-    user: Text | None = Field(None, max_length=256, description="Kept with the usage row.")
-    output_residual_stream: _optional(_not_yet, {}) = Field(None, description="Not supported yet: 400.")  # type: ignore[valid-type]
-    apply_steering_vectors: _optional(_not_yet, {}) = Field(None, description="Not supported yet: 400.")  # type: ignore[valid-type]
+    user: str | None = Field(None, max_length=256, description="Kept with the usage row.")
+    output_residual_stream: ResidualStream = Field(None, description="Not supported yet: 400, but for false.")
+    apply_steering_vectors: SteeringVectors = Field(None, description="Not supported yet: 400.")
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:

@@ -63,7 +63,7 @@ TABLE = [
     Bounds("add_special_tokens", [True, False, None], [0, 1, "true"]),
     Bounds("return_token_ids", [True, False, None], [0, 1, "true"]),
     Bounds("user", ["", "x" * 256, "é" * 256, None], ["x" * 257, 5, True, []]),
-    Bounds("output_residual_stream", [None], [True, [0], [], "x"]),
+    Bounds("output_residual_stream", [False, None], [True, 0, [0], [], "x"]),
     Bounds(
         "apply_steering_vectors", [None], [[], [{}], [{"activations": [[0.5]], "layer_indices": [1], "scale": 2.0}]]
     ),
