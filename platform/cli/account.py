@@ -26,12 +26,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     listing.set_defaults(handler=_list)
 
     suspend = verbs.add_parser("suspend", help="refuse all keys of an account", **example(f"acs account suspend {ID}"))
-    suspend.set_defaults(handler=_suspend)
     restore = verbs.add_parser("restore", help="end a suspension", **example(f"acs account restore {ID}"))
-    restore.set_defaults(handler=_restore)
-
-    for verb in (suspend, restore):
+    for name, verb in {"suspend": suspend, "restore": restore}.items():
         verb.add_argument("id", metavar="ID", help="acct_…")
+        verb.set_defaults(handler=_change, change=f"account.{name}")
     for verb in (create, listing, suspend, restore):
         add_json(verb)
 
@@ -47,11 +45,6 @@ def _list(args: argparse.Namespace) -> int:
     return 0
 
 
-def _suspend(args: argparse.Namespace) -> int:
-    print_rows(COLUMNS, [ask("account.suspend", id=args.id)], as_json=args.json)
-    return 0
-
-
-def _restore(args: argparse.Namespace) -> int:
-    print_rows(COLUMNS, [ask("account.restore", id=args.id)], as_json=args.json)
+def _change(args: argparse.Namespace) -> int:
+    print_rows(COLUMNS, [ask(args.change, id=args.id)], as_json=args.json)
     return 0

@@ -7,6 +7,7 @@ ledger knows exactly what this one knew. Calls block on the disk and must come o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from acs.events.account import Account
@@ -50,16 +51,12 @@ class Ledger:
         return self._account(show(ACCOUNT, account.id))
 
     def suspend_account(self, account_id: str) -> AccountRow:
-        account = self._store.load(Account, self._account(account_id).id)
-        account.suspend()
-        self._save(account)
-        return self._account(account_id)
+        """Raises AccountNotFound."""
+        return self._change_account(account_id, Account.suspend)
 
     def restore_account(self, account_id: str) -> AccountRow:
-        account = self._store.load(Account, self._account(account_id).id)
-        account.restore()
-        self._save(account)
-        return self._account(account_id)
+        """Raises AccountNotFound."""
+        return self._change_account(account_id, Account.restore)
 
     def list_accounts(self) -> list[AccountRow]:
         return self.table.accounts()
@@ -80,37 +77,37 @@ class Ledger:
 
     def rename_key(self, key_id: str, name: str) -> KeyRow:
         """Raises KeyNotFound, KeyIsRevoked or InvalidName."""
-        key = self._store.load(ApiKey, self._key(key_id).id)
-        key.rename(name)
-        self._save(key)
-        return self._key(key_id)
+        return self._change_key(key_id, lambda key: key.rename(name))
 
     def disable_key(self, key_id: str) -> KeyRow:
         """Raises KeyNotFound or KeyIsRevoked."""
-        key = self._store.load(ApiKey, self._key(key_id).id)
-        key.disable()
-        self._save(key)
-        return self._key(key_id)
+        return self._change_key(key_id, ApiKey.disable)
 
     def enable_key(self, key_id: str) -> KeyRow:
         """Raises KeyNotFound or KeyIsRevoked."""
-        key = self._store.load(ApiKey, self._key(key_id).id)
-        key.enable()
-        self._save(key)
-        return self._key(key_id)
+        return self._change_key(key_id, ApiKey.enable)
 
     def revoke_key(self, key_id: str) -> KeyRow:
         """Raises KeyNotFound."""
-        key = self._store.load(ApiKey, self._key(key_id).id)
-        key.revoke()
-        self._save(key)
-        return self._key(key_id)
+        return self._change_key(key_id, ApiKey.revoke)
 
     def list_keys(self, account_id: str) -> list[KeyRow]:
         """Revoked ones too, oldest first. Raises AccountNotFound."""
         return self.table.keys_of(self._account(account_id).id)
 
     # Inside
+
+    def _change_account(self, account_id: str, change: Callable[[Account], None]) -> AccountRow:
+        account = self._store.load(Account, self._account(account_id).id)
+        change(account)
+        self._save(account)
+        return self._account(account_id)
+
+    def _change_key(self, key_id: str, change: Callable[[ApiKey], None]) -> KeyRow:
+        key = self._store.load(ApiKey, self._key(key_id).id)
+        change(key)
+        self._save(key)
+        return self._key(key_id)
 
     def _account(self, account_id: str) -> AccountRow:
         id = parse(ACCOUNT, account_id)
