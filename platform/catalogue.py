@@ -8,10 +8,10 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from acs.platform.model_source import address
 from acs.platform.toml_table import Table, TableError
@@ -100,21 +100,8 @@ class Model:
         return models_dir / f"{readable}-{digest}"
 
 
-@dataclass(frozen=True, slots=True)
-class Catalogue(Mapping[str, Model]):
-    """Model by id, in the order of the file."""
-
-    path: Path
-    models: dict[str, Model]
-
-    def __getitem__(self, model_id: str) -> Model:
-        return self.models[model_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.models)
-
-    def __len__(self) -> int:
-        return len(self.models)
+class Catalogue(dict[str, Model]):
+    """Model by id, in the order of the file. Nobody changes it once it is loaded."""
 
     @classmethod
     def load(cls, path: Path) -> Catalogue:
@@ -127,7 +114,7 @@ class Catalogue(Mapping[str, Model]):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise CatalogueError(f"The catalogue {path} is not TOML: {error}.") from None
         try:
-            return cls(path, _models(content, path))
+            return cls(_models(content, path))
         except TableError as error:
             raise CatalogueError(str(error)) from None
 
@@ -139,9 +126,6 @@ def _models(content: dict[str, Any], path: Path) -> dict[str, Model]:
     if not entries.left:
         raise top.fault("it names no model; an entry begins with [models.<id>]")
     return {model_id: _model(model_id, entries.table(model_id), path) for model_id in list(entries.left)}
-
-
-_Numbers = TypeVar("_Numbers", Replicas, Resources, Price)
 
 
 def _model(model_id: str, entry: Table, path: Path) -> Model:
@@ -195,13 +179,13 @@ def _env(table: Table) -> dict[str, str]:
 
 
 def _engine_class(entry: Table) -> EngineClass:
-    match entry.take("engine_class", str, default="vllm"):
-        case "vllm":
-            return "vllm"
-        case "fake":
-            return "fake"
-        case other:
-            raise entry.fault(f'engine_class is {other!r}, neither "vllm" nor "fake"')
+    given = entry.take("engine_class", str, default="vllm")
+    if given not in get_args(EngineClass):
+        raise entry.fault(f'engine_class is {given!r}, neither "vllm" nor "fake"')
+    return cast(EngineClass, given)
+
+
+_Numbers = TypeVar("_Numbers", Replicas, Resources, Price)
 
 
 def _numbers(cls: type[_Numbers], table: Table, floor: dict[str, int]) -> _Numbers:
