@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ def write(folder: Path, hub: Hub, say: Callable[[str], None]) -> None:
     except RevisionNotFoundError:
         raise SourceFault(f"{hub.repository} has no revision {hub.revision}") from None
     except OSError as error:
-        if error.errno == 28:  # the disk is full: `build` has the sentence
+        if error.errno == errno.ENOSPC:  # `build` has the sentence
             raise
         raise _unreachable(hub, error) from None
     except Exception as error:  # httpx's errors, and the hub's own when it finds neither network nor cache

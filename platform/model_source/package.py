@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,7 @@ def _download(package: Package, into: Path) -> Path:
     if done.returncode == 0 and len(wheels) == 1:
         return wheels[0]
     if "No space left" in done.stderr:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
     said = [line for line in done.stderr.splitlines() if line.startswith("ERROR") or "No module" in line]
     raise SourceFault(
         f"{asked} could not be downloaded: there is no network, or this machine's package index lacks it"
