@@ -3,8 +3,7 @@
 A frame is a 4-byte little-endian length and a msgpack array. The ingress sends Hello, then Submit and Abort; the
 replica sends lists of (request id, Piece). All that becomes ready within one turn of the event loop travels in one
 frame, so a step of the engine costs one write however many requests share it. Serve keeps what it is good at (placing,
-health, autoscaling, and telling us which replicas run); only the bytes of a request take this shorter way: the
-measurements are in `benchmarks/README.md`.
+health, autoscaling, and telling us which replicas run); only the bytes of a request take this shorter way.
 
 The port is open to the host's network, as Ray's own are, so a connection must begin with the secret of this start.
 """
@@ -31,6 +30,7 @@ PEER_GONE = (
     ((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT), 15_000),
 )
 FRAME_BYTES_MAX = 256 * 1024 * 1024  # a corrupt length must not make us allocate without bound
+HELLO_BYTES_MAX = 1024  # nor a stranger, before it has shown the secret
 
 
 class Hello(msgspec.Struct, array_like=True, tag="hello", frozen=True):
@@ -64,6 +64,8 @@ class FrameProtocol(asyncio.Protocol):
         decoder: msgspec.msgpack.Decoder[Any],
         on_items: Callable[[FrameProtocol, list[Any]], None],
         on_lost: Callable[[FrameProtocol], None],
+        *,
+        trusted: bool,
     ) -> None:
         self._decoder = decoder
         self._on_items = on_items
@@ -74,7 +76,7 @@ class FrameProtocol(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._loop = asyncio.get_running_loop()
-        self.trusted = False  # a server's side: the peer has shown the secret
+        self.trusted = trusted  # on a replica's side only once the peer has shown the secret
         self.owner: Any = None  # whose connection this is, for the callbacks
 
     # -- sending
@@ -85,16 +87,30 @@ class FrameProtocol(asyncio.Protocol):
             self._loop.call_soon(self._flush)
         self._outgoing.append(item)
 
-    async def send_bulk(self, item: Any) -> None:
-        """Send one large item in a frame of its own, when the peer has taken what was sent before."""
-        await self._writable.wait()
+    def send_alone(self, item: Any) -> None:
+        """Send one item at once, in a frame of its own, after what was queued before."""
         self._flush()
         self._write(_encoder.encode([item]))
 
+    async def send_bulk(self, item: Any) -> None:
+        """Send one large item when the peer has taken what was sent before."""
+        await self._writable.wait()
+        self.send_alone(item)
+
     def _flush(self) -> None:
-        if self._outgoing:
-            items, self._outgoing = self._outgoing, []
-            self._write(_encoder.encode(items))
+        items, self._outgoing = self._outgoing, []
+        if items:
+            self._write_items(items)
+
+    def _write_items(self, items: list[Any]) -> None:
+        """In one frame, or in as many as keep to the limit: choices that end in one step are together without bound."""
+        payload = _encoder.encode(items)
+        if len(payload) <= FRAME_BYTES_MAX or len(items) == 1:
+            self._write(payload)
+        else:
+            half = len(items) // 2
+            self._write_items(items[:half])
+            self._write_items(items[half:])
 
     def _write(self, payload: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -122,7 +138,7 @@ class FrameProtocol(asyncio.Protocol):
         start, end = 0, len(received)
         while end - start >= 4:
             size = int.from_bytes(received[start : start + 4], "little")
-            if size > FRAME_BYTES_MAX:
+            if size > (FRAME_BYTES_MAX if self.trusted else HELLO_BYTES_MAX):
                 return self.close()
             if end - start - 4 < size:
                 break
@@ -157,8 +173,10 @@ async def connect(
     """Open an ingress's connection to a replica. Raises OSError or TimeoutError."""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(timeout_s):
-        _, protocol = await loop.create_connection(lambda: FrameProtocol(_pieces, on_pieces, on_lost), host, port)
-    protocol.send(Hello(secret))
+        _, protocol = await loop.create_connection(
+            lambda: FrameProtocol(_pieces, on_pieces, on_lost, trusted=True), host, port
+        )
+    protocol.send_alone(Hello(secret))  # the replica takes no large frame before it
     return protocol
 
 
@@ -172,13 +190,14 @@ async def listen(
 
     def guarded(protocol: FrameProtocol, commands: list[Command]) -> None:
         if not protocol.trusted:
-            hello = commands[0] if commands else None
-            if not isinstance(hello, Hello) or not hmac.compare_digest(hello.secret, secret):
-                return protocol.close()
-            protocol.trusted = True
-            commands = commands[1:]
-        on_commands(protocol, commands)
+            match commands:
+                case [Hello(secret=shown)] if hmac.compare_digest(shown.encode(), secret.encode()):
+                    protocol.trusted = True
+                case _:
+                    protocol.close()
+        else:
+            on_commands(protocol, commands)
 
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: FrameProtocol(_commands, guarded, on_lost), host, 0)
+    server = await loop.create_server(lambda: FrameProtocol(_commands, guarded, on_lost, trusted=False), host, 0)
     return server, server.sockets[0].getsockname()[1]

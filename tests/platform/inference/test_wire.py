@@ -1,9 +1,9 @@
 """The way of a request from an ingress to a replica and back, over real sockets, with a fake engine at the end."""
 
 import asyncio
+import contextlib
 
 import pytest
-import uvloop
 
 from acs.platform.inference import wire
 from acs.platform.inference.contract import Delta, EngineStatus, Failed, FullVocabularyRows, Generate, Sampling
@@ -13,12 +13,6 @@ from acs.serve_apps.inference.fake_engine import FakeEngine
 from acs.serve_apps.inference.server import EngineServer
 
 SECRET = "s" * 64
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def event_loop_policy(request):
-    """Serve runs us on uvloop, whose transports are not asyncio's."""
-    return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
 
 
 class Replicas:
@@ -180,3 +174,25 @@ async def test_requests_go_to_the_replica_with_the_fewest_choices(replicas, unti
     assert [len(fake.asked) for fake in engines] == [5, 5]
     for number in range(10):
         engine.abort(f"r{number}")
+
+
+async def test_what_is_too_much_for_one_frame_travels_in_several_and_in_order(replicas, monkeypatch):
+    """As when a thousand long choices with log probabilities end in one step of the engine."""
+    await replicas.start()
+    engine = remote(replicas)
+    await engine.refresh()
+    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 2000)
+    pieces = await ended(engine, generate(n=100, logprobs=5))
+    assert [piece.index for piece in pieces] == list(range(100))
+    assert {(len(piece.token_ids), piece.finish_reason) for piece in pieces} == {(3, "length")}
+
+
+async def test_a_stranger_cannot_make_a_replica_keep_a_large_frame(replicas):
+    await replicas.start()
+    (address,) = replicas.servers
+    reader, writer = await asyncio.open_connection(*address)
+    writer.write((wire.HELLO_BYTES_MAX + 1).to_bytes(4, "little"))
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
