@@ -35,12 +35,6 @@ def test_the_wheel_holds_every_module_and_data_file_of_the_rooms(tmp_path: Path)
     assert any(name.endswith(".toml") for name in wanted)
 
 
-def test_the_folder_platform_does_not_hide_pythons_own_module() -> None:
-    assert not (ROOT / "platform" / "__init__.py").exists()
-    done = python("-c", "import platform; print(platform.python_version())")
-    assert done.returncode == 0, done.stderr
-
-
 def test_a_room_cannot_be_imported_under_a_second_name() -> None:
     for room in ("events", "storage", "serve_apps"):
         done = python("-c", f"import {room}")

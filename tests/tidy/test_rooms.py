@@ -85,13 +85,6 @@ def test_the_standard_module_platform_is_not_shadowed_in_the_root():
     assert str(ROOT) not in ran.stdout
 
 
-@pytest.mark.parametrize("room", ["events", "storage", "serve_apps"])
-def test_a_room_cannot_be_imported_without_acs(room):
-    ran = python(f"import {room}")
-    assert ran.returncode != 0
-    assert f"import acs.{room}" in ran.stderr
-
-
 def test_importing_the_rooms_of_events_opens_and_loads_nothing_of_ours_beside_them():
     ran = python(
         "import acs.events.account, acs.events.api_key, sys; print([m for m in sys.modules if m[:4] == 'acs.'])"
