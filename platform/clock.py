@@ -46,6 +46,11 @@ class FakeClock:
             waiter.cancel()
             timer.cancel()
 
+    @property
+    def waited_for(self) -> bool:
+        """Whether somebody waits for time to go on."""
+        return any(not timer.done() for _, timer in self._timers)
+
     def advance(self, seconds: float) -> None:
         self._now += seconds
         for due, timer in self._timers:

@@ -36,7 +36,7 @@ class ApiError(Exception):
     it never holds a path, a stack or a host. `param` is the path of the offending field, or None.
     """
 
-    status: ClassVar[int]
+    status: int
     code: ClassVar[str | None]
     should_retry: ClassVar[bool] = True  # False sends `x-should-retry: false`
     retry_after_s: float | None = None  # sent as `Retry-After`
@@ -48,15 +48,11 @@ class ApiError(Exception):
         if retry_after_s is not None:
             self.retry_after_s = retry_after_s
 
-    @property
-    def http_status(self) -> int:
-        return self.status
-
     def body(self, request_id: str) -> dict[str, Any]:
         """The error object of the contract; `request_id` equals the answer's `X-Request-Id`."""
         error = {
             "message": self.message,
-            "type": _TYPE_BY_STATUS.get(self.http_status, "server_error"),
+            "type": _TYPE_BY_STATUS.get(self.status, "server_error"),
             "param": self.param,
             "code": self.code,
         }
@@ -159,7 +155,7 @@ class InferenceError(ApiError):
         headers = super().headers()
         if not self.retryable:
             headers["x-should-retry"] = "false"
-        elif self.http_status == 502:
+        elif self.status == 502:
             headers.setdefault("Retry-After", "2")
         return headers
 
@@ -171,11 +167,7 @@ class UpstreamUnreachable(InferenceError):
 
     def __init__(self, message: str, *, cold: bool = False) -> None:
         super().__init__(message, retry_after_s=30 if cold else None)
-        self.cold = cold
-
-    @property
-    def http_status(self) -> int:
-        return 503 if self.cold else 502
+        self.status = 503 if cold else 502
 
 
 class UpstreamServerError(InferenceError):

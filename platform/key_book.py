@@ -8,11 +8,11 @@ the last answered ask was *sent*; past that the ledger may have told an operator
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import uuid
 from typing import Any
 
+from acs.events.api_key import digest_of
 from acs.platform.clock import Clock, MonotonicClock
 from acs.platform.errors import (
     AccountSuspended,
@@ -24,8 +24,6 @@ from acs.platform.errors import (
     PartUnavailable,
 )
 from acs.platform.ledger.contract import Caller, KeyChanges, KeyStanding, Standing
-
-__all__ = ["Caller", "KeyBook"]
 
 RETRY_PAUSE_S = 0.2  # between asks while the ledger is coming back
 RENEWAL_S = 2.0  # how long a request may wait for a fresh copy; Ray has a killed ledger back in less
@@ -73,7 +71,7 @@ class KeyBook:
         key = _key_of(authorization)
         if not self.fresh:
             raise PartUnavailable("Keys cannot be checked at the moment. Try again.")
-        known = self._keys.get(hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest())
+        known = self._keys.get(digest_of(key))
         if known is None:
             raise InvalidApiKey("The API key is not known.")
         if known.standing is not Standing.ACCEPTED:

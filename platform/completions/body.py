@@ -36,6 +36,7 @@ class Fault(NamedTuple):
 
 
 def faults_of(error: ValidationError) -> list[Fault]:
+    """In pydantic's order: that of the fields, unknown ones last."""
     return [_fault(detail) for detail in error.errors(include_url=False)]
 
 

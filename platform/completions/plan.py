@@ -21,6 +21,8 @@ TOKENISE_INLINE_CHARACTERS = 20_000  # about 5 ms; longer texts are tokenised be
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """A request that can be answered: what the client asked, whom it goes to, and what the engine is told."""
+
     request: CompletionRequest
     model: ServedModel
     generate: Generate
@@ -49,6 +51,7 @@ class Plan:
 
 
 def find_model(models: Mapping[str, ServedModel], model_id: str) -> ServedModel:
+    """Raises ModelNotFound."""
     if model_id not in models:
         raise ModelNotFound(
             f"The model {model_id[:100]!r} does not exist. GET /v1/models lists the models.", param="model"
@@ -75,6 +78,11 @@ async def plan_completion(request: CompletionRequest, models: Mapping[str, Serve
 
 
 async def tokenise(model: ServedModel, prompts: list[str] | list[list[int]], special: bool) -> list[list[int]]:
+    """The token ids of each prompt; prompts that are ids already come back as they are.
+
+    `special`: whether the tokenizer may put its own tokens around a text.
+    """
+
     def encode_all() -> list[list[int]]:
         return [
             model.tokenizer.encode(prompt, add_special_tokens=special) if isinstance(prompt, str) else prompt

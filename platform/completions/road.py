@@ -15,7 +15,7 @@ from acs.platform.errors import (
     UpstreamUnreachable,
 )
 from acs.platform.inference.contract import Delta, Failed, Piece
-from acs.platform.key_book import Caller
+from acs.platform.ledger.contract import Caller
 from acs.platform.limits import Limits
 
 
@@ -65,7 +65,7 @@ class Run:
         if self.unfinished:
             self.plan.model.engine.abort(self.plan.id)
         breaker = self.plan.model.breaker
-        if isinstance(error, ApiError) and error.http_status in (502, 504):
+        if isinstance(error, ApiError) and error.status in (502, 504):
             breaker.failed()
         elif error is None:
             breaker.succeeded()
@@ -81,9 +81,11 @@ class Run:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
             impatience = loop.call_later(patience_s, self._awake) if patience_s is not None else None
-            await self._waiter
-            if impatience is not None:
-                impatience.cancel()
+            try:
+                await self._waiter
+            finally:
+                if impatience is not None:
+                    impatience.cancel()
         if self._interrupted is not None:
             raise self._interrupted
         pieces, self._pieces = self._pieces, []

@@ -25,7 +25,6 @@ def add_to(app: FastAPI) -> None:
     app.mount("/docs/static", StaticFiles(directory=scripts), name="docs-static")
     app.add_route("/docs", _page, include_in_schema=False)
     app.add_route("/openapi.json", _openapi, include_in_schema=False)
-    app.openapi = lambda: _schema(app)  # type: ignore[method-assign]
 
 
 def _schema(app: FastAPI) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def _schema(app: FastAPI) -> dict[str, Any]:
 
 
 async def _openapi(request: Request) -> Response:
-    return await http.json_answer(request, request.app.openapi())
+    return await http.json_answer(request, _schema(request.app))
 
 
 async def _page(request: Request) -> Response:

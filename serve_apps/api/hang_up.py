@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from starlette.requests import Request
 from starlette.types import Receive
@@ -10,28 +12,24 @@ from starlette.types import Receive
 from acs.platform.completions.road import ClientGone, Run
 
 
-class interrupting:
-    """While inside, a hang-up interrupts the run. The body must have been read: what comes next is the disconnect.
+@contextmanager
+def interrupting(request: Request, run: Run) -> Iterator[asyncio.Future[None]]:
+    """While inside, a hang-up interrupts the run; gives what is done once the client has gone.
 
-    The proxy middleware tells Serve to hand us the client's own `receive`, without a task of Serve's in between.
+    The body must have been read: what comes next is the disconnect. The proxy middleware tells Serve to hand us the
+    client's own `receive`, without a task of Serve's in between.
     """
+    watch = asyncio.ensure_future(_until_gone(request.receive))
 
-    def __init__(self, request: Request, run: Run) -> None:
-        self._receive = request.receive
-        self._run = run
+    def interrupt(_: object) -> None:
+        run.interrupt(ClientGone())
 
-    async def __aenter__(self) -> asyncio.Future[None]:
-        """Returns what is done once the client has gone."""
-        self._watch = asyncio.ensure_future(_until_gone(self._receive))
-        self._watch.add_done_callback(self._gone)
-        return self._watch
-
-    async def __aexit__(self, *_: object) -> None:
-        self._watch.remove_done_callback(self._gone)
-        self._watch.cancel()
-
-    def _gone(self, watch: asyncio.Future[None]) -> None:
-        self._run.interrupt(ClientGone())
+    watch.add_done_callback(interrupt)
+    try:
+        yield watch
+    finally:
+        watch.remove_done_callback(interrupt)
+        watch.cancel()
 
 
 async def _until_gone(receive: Receive) -> None:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
 from acs.platform.errors import ApiError, RequestTooLarge
-from acs.platform.key_book import Caller
+from acs.platform.ledger.contract import Caller
 from acs.platform.limits import Limits
 from acs.platform.wiring import Services
 from acs.serve_apps.api.json_body import parse_json
 
+T = TypeVar("T")
 PARSE_INLINE_BYTES = 256 * 1024  # about 2 ms; larger bodies are parsed beside the event loop
 GZIP_INLINE_BYTES = 64 * 1024
 GZIP_LEVEL = 1  # measured on JSON of log probabilities: level 6 is 3 × slower for a tenth fewer bytes
 
 
 def services_of(request: Request) -> Services:
-    return request.app.state.services  # type: ignore[no-any-return]
+    services: Services = request.app.state.services
+    return services
 
 
 def request_id_of(request: Request) -> str:
@@ -31,9 +33,9 @@ def request_id_of(request: Request) -> str:
     return request.headers.get("x-request-id", "")
 
 
-async def admit(request: Request) -> tuple[Caller, Any]:
-    """The caller and the parsed body, with the checks in the contract's order: length header, key, counted length,
-    JSON. A stranger's large body is never read.
+async def admit(request: Request, parse: Callable[[Any], T]) -> tuple[Caller, T]:
+    """The caller and what `parse` makes of the body, with the checks in the contract's order: length header, key,
+    counted length, JSON, shape. A stranger's large body is never read.
     """
     services = services_of(request)
     limit = services.limits.body_bytes
@@ -42,9 +44,11 @@ async def admit(request: Request) -> tuple[Caller, Any]:
         raise too_large(limit)
     caller = await caller_of(request)
     body = await read_body(request, limit)
-    if len(body) > PARSE_INLINE_BYTES:
-        return caller, await asyncio.to_thread(parse_json, body)
-    return caller, parse_json(body)
+
+    def parsed() -> T:
+        return parse(parse_json(body))
+
+    return caller, await asyncio.to_thread(parsed) if len(body) > PARSE_INLINE_BYTES else parsed()
 
 
 async def caller_of(request: Request) -> Caller:
@@ -66,7 +70,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def too_large(limit: int) -> RequestTooLarge:
-    return RequestTooLarge(f"The body is larger than {limit:,} bytes. Split the request, or use a Job or a harvest.")
+    return RequestTooLarge(f"The body is larger than {limit:,} bytes. Split the request.")
 
 
 async def json_answer(
@@ -120,6 +124,4 @@ def _weight(parameters: list[str]) -> float:
 
 
 async def error_answer(request: Request, error: ApiError) -> Response:
-    return await json_answer(
-        request, error.body(request_id_of(request)), status=error.http_status, headers=error.headers()
-    )
+    return await json_answer(request, error.body(request_id_of(request)), status=error.status, headers=error.headers())

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from acs.platform.completions.plan import Plan
 from acs.platform.completions.road import ClientGone, Run
 from acs.platform.errors import ApiError, InternalError
-from acs.platform.key_book import Caller
+from acs.platform.ledger.contract import Caller
 from acs.serve_apps.api import http
 from acs.serve_apps.api.hang_up import interrupting
 from acs.serve_apps.api.render.stream import DONE, KEEPALIVE, StreamRenderer
@@ -44,9 +44,8 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            async with interrupting(self._request, self._run):
-                with self._run:
-                    await self._send_events(send)
+            with interrupting(self._request, self._run), self._run:
+                await self._send_events(send)
         except ClientGone:
             return
         except ApiError as error:

@@ -14,17 +14,21 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from acs.platform.completions.plan import Plan
-from acs.platform.completions.road import ClientGone, Run
-from acs.platform.key_book import Caller
+from acs.platform.completions.road import Run
+from acs.platform.ledger.contract import Caller
 from acs.serve_apps.api import http
+from acs.serve_apps.api.gathered import Gathered, gather
 from acs.serve_apps.api.hang_up import interrupting
-from acs.serve_apps.api.render.completion import Gathered, completion_of
+from acs.serve_apps.api.render.completion import completion_of
 from acs.serve_apps.api.render.vocabulary import VocabularyJson, likeliest
+
+STALLED_S = 60.0  # 4 MB in this time, or 1 MB compressed, is slower than any line that would wait for the whole
 
 
 class WholeVocabularyAnswer(Response):
     """Waits for the engine first, so that a failure still has a status of its own; the rows are then rendered in a
-    thread, one at a time, each when the client has taken the one before. Only a few such requests run at once.
+    thread, one at a time, each when the client has taken the one before. Only a few such requests run at once, so a
+    client that takes nothing for STALLED_S is cut off by TimeoutError.
     """
 
     def __init__(self, request: Request, caller: Caller, plan: Plan) -> None:
@@ -34,16 +38,9 @@ class WholeVocabularyAnswer(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with interrupting(self._request, self._run) as gone, self._services.whole_vocabulary:
-            gathered = Gathered(self._run.plan)
-            try:
-                with self._run:
-                    while self._run.unfinished:
-                        for piece in await self._run.ready():
-                            gathered.add(piece)
-            except ClientGone:
-                return
-            await self._send(gathered, send, gone)
+        with interrupting(self._request, self._run) as gone:
+            async with self._services.whole_vocabulary:
+                await self._send(await gather(self._run), send, gone)
 
     async def _send(self, gathered: Gathered, send: Send, gone: asyncio.Future[None]) -> None:
         gzip = http.accepts_gzip(self._request)
@@ -62,7 +59,8 @@ class WholeVocabularyAnswer(Response):
 
         while not gone.done() and (part := await asyncio.to_thread(next_part)) is not None:
             if part:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
+                async with asyncio.timeout(STALLED_S):
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
         if not gone.done():
             await send({"type": "http.response.body", "body": packer.flush() if packer else b"", "more_body": False})
 

@@ -88,7 +88,7 @@ def test_every_error_is_listed_with_its_status_headers_and_whether_it_is_retryab
     listed = {(status, code, headers, retry) for status, code, _, headers, retry in pages.table(ERRORS, "status")}
     assert listed == {
         (
-            str(error.http_status),
+            str(error.status),
             str(error.code or "null"),
             "`, `".join(name if name == "Allow" else f"{name}: {value}" for name, value in error.headers().items()),
             str(error.body("")["error"].get("retryable", "–")).lower(),

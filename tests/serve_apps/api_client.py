@@ -17,10 +17,11 @@ import httpx
 
 from acs.events.api_key import digest_of, new_secret
 from acs.platform.catalogue import Catalogue
+from acs.platform.clock import FakeClock
 from acs.platform.completions.breaker import Breaker
 from acs.platform.completions.served import ServedModel
-from acs.platform.key_book import Caller, KeyBook
-from acs.platform.ledger.contract import KeyChanges, KeyStanding, Standing
+from acs.platform.key_book import KeyBook
+from acs.platform.ledger.contract import Caller, KeyChanges, KeyStanding, Standing
 from acs.platform.limits import Limits
 from acs.platform.settings import SHIPPED_CATALOGUES
 from acs.platform.tokenizer import ModelTokenizer
@@ -29,6 +30,8 @@ from acs.serve_apps.api.app import create_app
 from acs.serve_apps.inference.fake_engine import FakeEngine
 from acs.serve_apps.proxy.middleware import RequestId
 
+KEY_LEASE_S = 3.0
+
 
 @dataclass
 class Api:
@@ -36,6 +39,7 @@ class Api:
     http: httpx.AsyncClient  # sends a good key unless told otherwise
     engine: FakeEngine
     services: Services
+    key_clock: FakeClock  # by which the copy of the keys grows old
     secrets: dict[Standing, str]  # a key of each standing
 
     async def complete(self, **fields: Any) -> httpx.Response:
@@ -76,26 +80,32 @@ async def running_api(
     engine = FakeEngine(tokenizer)
     chosen = Limits(**limits)
     breaker = Breaker(chosen.breaker_failures, chosen.breaker_open_s, clock)
-    keys = KeyBook(lease_s=3600)
+    key_clock = FakeClock()
+    keys = KeyBook(KEY_LEASE_S, key_clock)
     secrets = {standing: new_secret() for standing in Standing}
     standings = (
         KeyStanding(digest_of(secret), Caller("acct_1", f"key_{standing}", standing.value), standing)
         for standing, secret in secrets.items()
     )
-    keys.apply(KeyChanges("one", 1, whole=True, keys=tuple(standings)), sent_at=keys._clock.now())
+    keys.apply(KeyChanges("one", 1, whole=True, keys=tuple(standings)), sent_at=key_clock.now())
     services = Services(chosen, keys, {"toy": ServedModel(entry, tokenizer, engine, breaker)})
     app = RequestId(create_app(services))
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     headers = {"Authorization": f"Bearer {secrets[Standing.ACCEPTED]}"}
     async with httpx.AsyncClient(transport=transport, base_url="http://api", headers=headers) as client:
-        yield Api(app, client, engine, services, secrets)
+        yield Api(app, client, engine, services, key_clock, secrets)
 
 
 class Client:
-    """One connection to the raw ASGI application. `hang_up` closes it; what came until then is in `messages`."""
+    """One connection to the raw ASGI application. `hang_up` closes it; what came until then is in `messages`.
 
-    def __init__(self, api: Api, **fields: Any) -> None:
-        self._parts = [{"type": "http.request", "body": json.dumps(good(**fields)).encode(), "more_body": False}]
+    `whole`: False for one whose body never ends. `reads`: False for one that takes nothing of an answer's body.
+    """
+
+    def __init__(self, api: Api, *, whole: bool = True, reads: bool = True, **fields: Any) -> None:
+        body = json.dumps(good(**fields)).encode()
+        self._parts = [{"type": "http.request", "body": body, "more_body": not whole}]
+        self._reads = reads
         self._gone = asyncio.Event()
         self.messages: list[dict[str, Any]] = []
         scope = {
@@ -121,6 +131,8 @@ class Client:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.body" and not self._reads:
+            await self._gone.wait()
         self.messages.append(message)
 
     def hang_up(self) -> None:

@@ -5,10 +5,11 @@ import dataclasses
 import json
 
 import pytest
-from api_client import Client, events_of, running_api, until
+from api_client import KEY_LEASE_S, Client, events_of, running_api, until
 
 from acs.platform.clock import FakeClock
 from acs.platform.inference.contract import Delta, EngineStatus, Failed
+from acs.platform.key_book import RENEWAL_S
 
 CODES = [
     ("upstream_unreachable", 502, True),
@@ -26,12 +27,13 @@ async def failing(api, code="vllm_oom", **fields):
 
 
 class Scripted:
-    """An Engine that gives each request these Pieces, and notes what is aborted. A fact in between is waited for."""
+    """An Engine that gives each request these Pieces, and notes what it was asked. A fact in between is waited for."""
 
     def __init__(self, *pieces, status="live"):
-        self.pieces, self.aborted, self._status = pieces, [], status
+        self.pieces, self.asked, self.aborted, self._status = pieces, [], [], status
 
     def submit(self, request, sink):
+        self.asked.append(request)
         self._task = asyncio.create_task(self._send(sink))
 
     async def _send(self, sink):
@@ -43,6 +45,7 @@ class Scripted:
 
     def abort(self, request_id):
         self.aborted.append(request_id)
+        self._task.cancel()
 
     def status(self):
         return EngineStatus(self._status)
@@ -184,9 +187,9 @@ async def test_one_probe_at_a_time(clocked):
         await failing(clocked)
     clocked.clock.advance(30)
     refused = []
-    use(clocked, Scripted(lambda: len(refused) == 4, Delta(0, [5], ["a"], None, "length")))
+    engine = use(clocked, Scripted(lambda: len(refused) == 4, Delta(0, [5], ["a"], None, "length")))
     probe = Client(clocked)
-    await until(lambda: clocked.services.models["toy"].breaker._probing)
+    await until(lambda: engine.asked)
     for _ in range(4):
         refused.append((await clocked.complete()).status_code)
     await probe.task
@@ -244,7 +247,6 @@ async def test_a_whole_answer_that_takes_too_long_is_504_and_aborted(toy_checkpo
         assert response.headers["x-should-retry"] == "false"
         assert "retry-after" not in response.headers
         assert len(engine.aborted) == 1
-        engine._task.cancel()
 
 
 async def test_a_stream_has_a_deadline_of_its_own(toy_checkpoint):
@@ -255,25 +257,22 @@ async def test_a_stream_has_a_deadline_of_its_own(toy_checkpoint):
         assert json.loads(error)["error"]["code"] == "upstream_deadline"
         assert done == "[DONE]"
         assert len(engine.aborted) == 1
-        engine._task.cancel()
 
 
 @pytest.mark.parametrize("how", [{}, {"stream": True}], ids=repr)
 async def test_a_model_that_does_not_wake_is_503(toy_checkpoint, how):
     async with running_api(toy_checkpoint, whole_deadline_s=0.05, stream_deadline_s=0.05) as api:
-        engine = use(api, Scripted(never, status="cold"))
+        use(api, Scripted(never, status="cold"))
         response = await api.complete(**how)
         assert (response.status_code, response.json()["error"]["code"]) == (503, "upstream_unreachable")
         assert response.headers["retry-after"] == "30"
-        engine._task.cancel()
 
 
 async def test_deadlines_count_for_the_breaker(toy_checkpoint):
     async with running_api(toy_checkpoint, whole_deadline_s=0.01) as api:
-        engine = use(api, Scripted(never))
+        use(api, Scripted(never))
         for _ in range(5):
             assert (await api.complete()).status_code == 504
-            engine._task.cancel()
         assert (await api.complete()).status_code == 503
 
 
@@ -293,10 +292,13 @@ async def test_a_silent_stream_sends_comments_and_nothing_else_changes(toy_check
         assert done == "[DONE]"
 
 
-async def test_keys_that_cannot_be_checked_are_503_and_not_a_refusal(api, monkeypatch):
-    monkeypatch.setattr("acs.platform.key_book.KeyBook.renewed.__defaults__", (0.01,))
-    api.services.keys._trusted_until = 0.0
-    response = await api.complete()
+async def test_keys_that_cannot_be_checked_are_503_and_not_a_refusal(api):
+    api.key_clock.advance(KEY_LEASE_S)
+    asking = asyncio.create_task(api.complete())
+    await until(lambda: api.key_clock.waited_for)
+    assert not asking.done()
+    api.key_clock.advance(RENEWAL_S)
+    response = await asking
     assert (response.status_code, response.json()["error"]["code"]) == (503, None)
     assert response.headers["retry-after"] == "1"
     assert "retryable" not in response.json()["error"]

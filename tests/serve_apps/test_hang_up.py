@@ -6,6 +6,8 @@ import json
 import pytest
 from api_client import Client, running_api, until
 
+from acs.platform.wiring import WHOLE_VOCABULARY_AT_ONCE
+
 HOWS = [
     pytest.param({}, id="whole"),
     pytest.param({"stream": True}, id="stream"),
@@ -68,11 +70,21 @@ async def test_a_client_that_hangs_up_does_not_count_for_the_breaker(toy_checkpo
 
 
 async def test_a_client_that_hangs_up_in_its_body_is_forgotten(api):
-    client = Client(api)
-    client._parts[0]["more_body"] = True
+    client = Client(api, whole=False)
     client.hang_up()
     await asyncio.wait_for(client.task, 10)
     assert api.engine.asked == []
+
+
+async def test_a_client_that_takes_nothing_of_a_long_answer_loses_its_place_to_the_next(api, monkeypatch):
+    monkeypatch.setattr("acs.serve_apps.api.whole_vocabulary.STALLED_S", 0.01)
+    stalled = [Client(api, prompt_logprobs=-1, reads=False) for _ in range(WHOLE_VOCABULARY_AT_ONCE)]
+    after = Client(api, prompt_logprobs=-1)
+    await asyncio.wait_for(after.task, 10)
+    assert json.loads(after.body)["usage"]["completion_tokens"] == 2
+    for client in stalled:
+        with pytest.raises(TimeoutError):  # so that the server cuts the connection
+            await client.task
 
 
 async def test_others_are_not_disturbed(api):

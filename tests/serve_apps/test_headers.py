@@ -158,7 +158,7 @@ HEADERS = [
 @pytest.mark.parametrize(("error", "status", "headers", "retryable"), HEADERS, ids=lambda value: type(value).__name__)
 def test_each_error_has_exactly_these_headers(error, status, headers, retryable):
     body = error.body("id")
-    assert error.http_status == status
+    assert error.status == status
     assert error.headers() == headers
     assert body["error"].get("retryable") is retryable
     assert ("retryable" in body["error"]) is (retryable is not None)

@@ -1,58 +1,12 @@
-"""A whole Completion, gathered from Pieces and written once, key for key in the contract's order."""
+"""A whole Completion from what was gathered of it, key for key in the contract's order."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from acs.platform.completions.plan import Plan
-from acs.platform.inference.contract import Delta, FullVocabularyRows, LogprobRows, Piece, PromptRows
+from acs.serve_apps.api.gathered import ChoiceParts, Gathered, PromptParts
 from acs.serve_apps.api.render.logprobs import LogprobLists, prompt_logprobs_of
-
-
-@dataclass(slots=True)
-class Choice:
-    token_ids: list[int] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    rows: list[LogprobRows] = field(default_factory=list)
-    finish_reason: str | None = None
-
-
-@dataclass(slots=True)
-class Prompt:
-    rows: list[LogprobRows] = field(default_factory=list)
-    vocabulary: list[bytes] = field(default_factory=list)  # float32 [positions, vocabulary], in order of position
-
-
-class Gathered:
-    """The Pieces of one request, by choice and by prompt."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.choices = [Choice() for _ in range(plan.choices)]
-        self.prompts = [Prompt() for _ in plan.generate.prompts]
-
-    def add(self, piece: Piece) -> None:
-        if isinstance(piece, Delta):
-            choice = self.choices[piece.index]
-            choice.token_ids += piece.token_ids
-            choice.texts += piece.texts
-            if piece.logprobs is not None:
-                choice.rows.append(piece.logprobs)
-            choice.finish_reason = piece.finish_reason
-        elif isinstance(piece, PromptRows):
-            self.prompts[piece.prompt].rows.append(piece.rows)
-        elif isinstance(piece, FullVocabularyRows):
-            self.prompts[piece.prompt].vocabulary.append(piece.logprobs)
-
-    @property
-    def entries(self) -> int:
-        """How many log probabilities and prompt tokens the answer prints: large ones are rendered beside the loop."""
-        generated = sum(len(rows.logprobs) for choice in self.choices for rows in choice.rows)
-        of_prompts = sum(len(rows.logprobs) for prompt in self.prompts for rows in prompt.rows)
-        shows_prompt = self.plan.request.echo or self.plan.request.return_token_ids
-        prompt_tokens = self.plan.prompt_tokens if shows_prompt else 0
-        return generated // 4 + (of_prompts // 4 + prompt_tokens) * self.plan.generate.n
 
 
 def completion_of(gathered: Gathered, created: int) -> dict[str, Any]:
@@ -82,7 +36,7 @@ def usage_of(plan: Plan, completion_tokens: int) -> dict[str, int]:
 class PromptShown:
     """What each choice of a prompt shows of the prompt itself: echoed text and its tokens, its log probabilities."""
 
-    def __init__(self, plan: Plan, number: int, prompt: Prompt) -> None:
+    def __init__(self, plan: Plan, number: int, prompt: PromptParts) -> None:
         request, self.ids = plan.request, plan.generate.prompts[number]
         self._texts = plan.model.tokenizer.token_texts
         self._rows = prompt.rows
@@ -109,7 +63,7 @@ class PromptShown:
         return lists.after(len(self.text))
 
 
-def _choice(plan: Plan, index: int, choice: Choice, prompt: PromptShown) -> dict[str, Any]:
+def _choice(plan: Plan, index: int, choice: ChoiceParts, prompt: PromptShown) -> dict[str, Any]:
     logprobs = None
     if plan.request.logprobs is not None:
         lists = prompt.lists()

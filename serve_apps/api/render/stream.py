@@ -6,7 +6,8 @@ import orjson
 
 from acs.platform.completions.plan import Plan
 from acs.platform.inference.contract import Delta, Piece, PromptRows
-from acs.serve_apps.api.render.completion import Prompt, PromptShown, usage_of
+from acs.serve_apps.api.gathered import PromptParts
+from acs.serve_apps.api.render.completion import PromptShown, usage_of
 from acs.serve_apps.api.render.logprobs import LogprobLists
 
 DONE = b"data: [DONE]\n\n"
@@ -22,7 +23,7 @@ class StreamRenderer:
         model = plan.model.entry.served_model_name
         head = {"id": plan.id, "object": "text_completion", "created": created, "model": model}
         self._head = b"data: " + orjson.dumps(head)[:-1]
-        self._prompts = [Prompt() for _ in plan.generate.prompts]
+        self._prompts = [PromptParts() for _ in plan.generate.prompts]
         self._shown: dict[int, PromptShown] = {}
         self._lists: dict[int, LogprobLists] = {}
         self._begun: set[int] = set()  # choices whose first event has gone

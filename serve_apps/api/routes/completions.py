@@ -12,10 +12,11 @@ from starlette.responses import Response
 from acs.platform.completions.plan import Plan, plan_completion
 from acs.platform.completions.request import parse_completion
 from acs.platform.completions.road import Run
-from acs.platform.key_book import Caller
+from acs.platform.ledger.contract import Caller
 from acs.serve_apps.api import http
+from acs.serve_apps.api.gathered import gather
 from acs.serve_apps.api.hang_up import interrupting
-from acs.serve_apps.api.render.completion import Gathered, completion_of
+from acs.serve_apps.api.render.completion import completion_of
 from acs.serve_apps.api.streaming import EventStream
 from acs.serve_apps.api.whole_vocabulary import WholeVocabularyAnswer
 
@@ -24,9 +25,8 @@ RENDER_INLINE_ENTRIES = 2_000  # about 1 ms of rendering; larger answers are ren
 
 async def create_completion(request: Request) -> Response:
     """The checks come in the order of the contract; the engine's own faults come last."""
-    caller, body = await http.admit(request)
     services = http.services_of(request)
-    wanted = parse_completion(body, services.limits)
+    caller, wanted = await http.admit(request, lambda body: parse_completion(body, services.limits))
     plan = await plan_completion(wanted, services.models, services.limits)
     if wanted.stream:
         return EventStream(request, caller, plan)
@@ -37,7 +37,9 @@ async def create_completion(request: Request) -> Response:
 
 async def _whole(request: Request, caller: Caller, plan: Plan) -> Response:
     limits = http.services_of(request).limits
-    gathered = await gather(request, Run(caller, plan, limits))
+    run = Run(caller, plan, limits)
+    with interrupting(request, run):
+        gathered = await gather(run)
     created = int(time.time())
 
     def render() -> bytes:
@@ -45,14 +47,3 @@ async def _whole(request: Request, caller: Caller, plan: Plan) -> Response:
 
     body = await asyncio.to_thread(render) if gathered.entries > RENDER_INLINE_ENTRIES else render()
     return await http.bytes_answer(body, http.accepts_gzip(request), limits)
-
-
-async def gather(request: Request, run: Run) -> Gathered:
-    """Run it to its end. Raises the contract's errors, and ClientGone when the client hangs up first."""
-    gathered = Gathered(run.plan)
-    async with interrupting(request, run):
-        with run:
-            while run.unfinished:
-                for piece in await run.ready():
-                    gathered.add(piece)
-    return gathered

@@ -43,8 +43,7 @@ def _parse(kind: type[B], body: Any) -> B:
 
 
 async def tokenize(request: Request) -> Response:
-    _, body = await http.admit(request)
-    wanted = _parse(TokenizeRequest, body)
+    _, wanted = await http.admit(request, lambda body: _parse(TokenizeRequest, body))
     model = find_model(http.services_of(request).models, wanted.model)
     (ids,) = await tokenise(model, [wanted.prompt], wanted.add_special_tokens is not False)
     texts = model.tokenizer.token_texts
@@ -58,8 +57,7 @@ async def tokenize(request: Request) -> Response:
 
 
 async def detokenize(request: Request) -> Response:
-    _, body = await http.admit(request)
-    wanted = _parse(DetokenizeRequest, body)
+    _, wanted = await http.admit(request, lambda body: _parse(DetokenizeRequest, body))
     model = find_model(http.services_of(request).models, wanted.model)
     beyond = [token_id for token_id in wanted.tokens if token_id >= model.tokenizer.vocab_size]
     if beyond:

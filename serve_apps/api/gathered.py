@@ -1,0 +1,64 @@
+"""What a whole answer is made of: the Pieces of one request, kept until the engine has ended it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from acs.platform.completions.plan import Plan
+from acs.platform.completions.road import Run
+from acs.platform.inference.contract import Delta, FullVocabularyRows, LogprobRows, Piece, PromptRows
+
+
+@dataclass(slots=True)
+class ChoiceParts:
+    token_ids: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    rows: list[LogprobRows] = field(default_factory=list)
+    finish_reason: str | None = None
+
+
+@dataclass(slots=True)
+class PromptParts:
+    rows: list[LogprobRows] = field(default_factory=list)
+    vocabulary: list[bytes] = field(default_factory=list)  # float32 [positions, vocabulary], in order of position
+
+
+class Gathered:
+    """The Pieces of one request, by choice and by prompt."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.choices = [ChoiceParts() for _ in range(plan.choices)]
+        self.prompts = [PromptParts() for _ in plan.generate.prompts]
+
+    def add(self, piece: Piece) -> None:
+        if isinstance(piece, Delta):
+            choice = self.choices[piece.index]
+            choice.token_ids += piece.token_ids
+            choice.texts += piece.texts
+            if piece.logprobs is not None:
+                choice.rows.append(piece.logprobs)
+            choice.finish_reason = piece.finish_reason
+        elif isinstance(piece, PromptRows):
+            self.prompts[piece.prompt].rows.append(piece.rows)
+        elif isinstance(piece, FullVocabularyRows):
+            self.prompts[piece.prompt].vocabulary.append(piece.logprobs)
+
+    @property
+    def entries(self) -> int:
+        """How many log probabilities and prompt tokens the answer prints: large ones are rendered beside the loop."""
+        generated = sum(len(rows.logprobs) for choice in self.choices for rows in choice.rows)
+        of_prompts = sum(len(rows.logprobs) for prompt in self.prompts for rows in prompt.rows)
+        shows_prompt = self.plan.request.echo or self.plan.request.return_token_ids
+        prompt_tokens = self.plan.prompt_tokens if shows_prompt else 0
+        return generated // 4 + (of_prompts // 4 + prompt_tokens) * self.plan.generate.n
+
+
+async def gather(run: Run) -> Gathered:
+    """Run it to its end. Raises the contract's errors, and ClientGone when the client hangs up first."""
+    gathered = Gathered(run.plan)
+    with run:
+        while run.unfinished:
+            for piece in await run.ready():
+                gathered.add(piece)
+    return gathered
