@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from load import Load, run_load
-from rivals import Rival, start_ours, start_vllm, toy
+from rivals import Rival, prepared, start_ours, start_vllm
 
 PROMPT = "The sky is"
 KINDS: list[tuple[str, int, dict[str, Any]]] = [
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8311)
     parser.add_argument("--only", help="the kinds whose title holds this")
     arguments = parser.parse_args()
-    toy(arguments.models)
+    prepared("toy", arguments.models)
     theirs = start_vllm(arguments.models, arguments.port + 1)
     try:
         ours = start_ours(arguments.models, arguments.port)

@@ -76,18 +76,19 @@ def _pss_mb(pid: int) -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
 
-def toy(models_dir: Path) -> tuple[Model, Path]:
-    model = Catalogue.load(SHIPPED_CATALOGUES / "toy.toml")["toy"]
+def prepared(catalogue: str, models_dir: Path) -> tuple[Model, Path]:
+    """The first model of a shipped catalogue, and its checkpoint."""
+    model = next(iter(Catalogue.load(SHIPPED_CATALOGUES / f"{catalogue}.toml").values()))
     return model, prepare(model, models_dir, print)
 
 
-def start_ours(models_dir: Path, port: int) -> Rival:
+def start_ours(models_dir: Path, port: int, catalogue: str = "toy") -> Rival:
     data = Path(tempfile.mkdtemp(prefix="acs-bench-"))
     env = {
         **os.environ,
         "ACS_DATA": str(data),
         "ACS_PORT": str(port),
-        "ACS_CATALOGUE": "toy",
+        "ACS_CATALOGUE": catalogue,
         "ACS_MODELS": str(models_dir),
     }
     log = (data / "out").open("wb")
@@ -99,15 +100,15 @@ def start_ours(models_dir: Path, port: int) -> Rival:
     return Rival("acs", f"http://127.0.0.1:{port}/v1", key, process)
 
 
-def start_vllm(models_dir: Path, port: int) -> Rival:
+def start_vllm(models_dir: Path, port: int, catalogue: str = "toy") -> Rival:
     """vLLM's own server with the engine arguments of our catalogue entry, without its access log and statistics."""
-    model, checkpoint = toy(models_dir)
+    model, checkpoint = prepared(catalogue, models_dir)
     flags = []
     for name, value in model.engine.items():
         flag = "--" + name.replace("_", "-")
         flags += [flag] if value is True else [flag, str(value)]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(checkpoint)]
-    command += ["--served-model-name", "toy", "--port", str(port), "--host", "127.0.0.1", *flags]
+    command += ["--served-model-name", model.id, "--port", str(port), "--host", "127.0.0.1", *flags]
     command += [
         "--disable-uvicorn-access-log",
         "--disable-log-stats",

@@ -57,7 +57,9 @@ class WholeVocabularyAnswer(Response):
                 return part
             return packer.compress(part)  # type: ignore[no-any-return]
 
-        while not gone.done() and (part := await asyncio.to_thread(next_part)) is not None:
+        upcoming = asyncio.ensure_future(asyncio.to_thread(next_part))
+        while (part := await upcoming) is not None and not gone.done():
+            upcoming = asyncio.ensure_future(asyncio.to_thread(next_part))  # while this one is on its way
             if part:
                 async with asyncio.timeout(STALLED_S):
                     await send({"type": "http.response.body", "body": part, "more_body": True})

@@ -1,45 +1,50 @@
 """Whole-vocabulary rows to JSON: 49,152 entries a prompt token, millions an answer, near a gigabyte of text.
 
-A row is rendered in one go from parts prepared once a model: sort by NumPy, numbers by orjson, one join. Measured
-figures are in `benchmarks/README.md`. The caller renders row by row in a thread and sends each before the next, so
-that memory stays at a few rows and the event loop stays free.
+A row is rendered in one go from parts prepared once a model: sort by NumPy, all the rest by Arrow (measured: a
+third of the time of Python's own join). The caller renders row by row in a thread while the row before is being sent,
+so that memory stays at a few rows and the event loop stays free.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from acs.platform.inference.contract import LogprobRows
 from acs.serve_apps.api.render.logprobs import LOWEST
 
+_NOTHING = pa.scalar(b"", pa.binary())  # between the parts of an entry
+
 
 class VocabularyJson:
-    """The constant text around the numbers, for every token id and every rank."""
+    """The constant text around the numbers, for every token id and every rank, as Arrow arrays: Arrow gathers, prints
+    and joins them without an object an entry and without the interpreter's lock.
+    """
 
     def __init__(self, token_texts: list[str]) -> None:
-        size = len(token_texts)
-        self._heads = _objects([b'"%d":{"logprob":' % token_id for token_id in range(size)])
-        self._tails = _objects([orjson.dumps(text) + b"}," for text in token_texts])
-        self._ranks = [b',"rank":%d,"decoded_token":' % rank for rank in range(1, size + 1)]
+        ids = range(len(token_texts))
+        self._heads = pa.array([b'"%d":{"logprob":' % token_id for token_id in ids], pa.binary())
+        self._ranks = pa.array([b',"rank":%d,"decoded_token":' % (rank + 1) for rank in ids], pa.binary())
+        self._tails = pa.array([orjson.dumps(text) + b"}," for text in token_texts], pa.binary())
 
     def row(self, logprobs: np.ndarray, token_id: int) -> bytes:
         """One entry of `prompt_logprobs`: `token_id`, the prompt's own, first; then every other by rank.
 
         logprobs: float32 [vocabulary].
         """
-        order = np.argsort(-logprobs, kind="stable")
-        values = np.maximum(logprobs[order], np.float32(LOWEST)).astype(np.float64)
-        numbers = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].split(b",")
-        parts: list[bytes] = [b""] * (4 * len(order))
-        parts[0::4] = self._heads[order].tolist()
-        parts[1::4] = numbers
-        parts[2::4] = self._ranks
-        parts[3::4] = self._tails[order].tolist()
-        place = 4 * int(np.flatnonzero(order == token_id)[0])
-        own = parts[place : place + 4]
-        del parts[place : place + 4]
-        return b"{" + b"".join([*own, *parts])[:-1] + b"}"
+        by_rank = np.argsort(-logprobs, kind="stable")
+        place = int(np.flatnonzero(by_rank == token_id)[0])
+        ranks = np.concatenate(([place], np.delete(np.arange(len(by_rank)), place)))
+        ids = pa.array(by_rank[ranks])
+        values = np.maximum(logprobs[by_rank[ranks]], np.float32(LOWEST)).astype(np.float64)
+        numbers = pc.cast(pc.cast(pa.array(values), pa.string()), pa.binary())
+        entries = pc.binary_join_element_wise(
+            self._heads.take(ids), numbers, self._ranks.take(pa.array(ranks)), self._tails.take(ids), _NOTHING
+        )
+        text = memoryview(entries.buffers()[2])  # the entries' bytes, one after the other
+        return b"".join((b"{", text[: -len(b",")], b"}"))
 
 
 def likeliest(block: np.ndarray, token_ids: list[int], k: int) -> LogprobRows:
@@ -51,9 +56,3 @@ def likeliest(block: np.ndarray, token_ids: list[int], k: int) -> LogprobRows:
     logprobs = np.concatenate((own_logprobs, np.take_along_axis(block, top, axis=1)), axis=1).astype("<f4")
     ranks = (block >= own_logprobs).sum(axis=1).astype("<i4")
     return LogprobRows(k + 1, ids.tobytes(), logprobs.tobytes(), ranks.tobytes())
-
-
-def _objects(parts: list[bytes]) -> np.ndarray:
-    table = np.empty(len(parts), dtype=object)
-    table[:] = parts
-    return table
