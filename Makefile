@@ -21,6 +21,7 @@ soak: setup
 
 bench: setup
 	$(BIN)/python benchmarks/completions.py
+	$(BIN)/python benchmarks/whole_vocabulary.py
 
 setup:
 	@scripts/setup

@@ -19,6 +19,8 @@ from typing import Any
 from load import Load, run_load
 from rivals import Rival, prepared, start_ours, start_vllm
 
+from acs.serve_apps.inference.vllm_engine import IN_PROCESS
+
 PROMPT = "The sky is"
 KINDS: list[tuple[str, int, dict[str, Any]]] = [
     ("1 token, whole, 32 clients", 32, {"max_tokens": 1}),
@@ -93,10 +95,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "acs-test-models")
     parser.add_argument("--port", type=int, default=8311)
+    parser.add_argument("--same-executor", action="store_true", help="give vLLM's server our executor, not its default")
     parser.add_argument("--only", help="the kinds whose title holds this")
     arguments = parser.parse_args()
     prepared("toy", arguments.models)
-    theirs = start_vllm(arguments.models, arguments.port + 1)
+    theirs = start_vllm(arguments.models, arguments.port + 1, executor=IN_PROCESS if arguments.same_executor else None)
     try:
         ours = start_ours(arguments.models, arguments.port)
         try:

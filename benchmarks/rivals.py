@@ -100,7 +100,7 @@ def start_ours(models_dir: Path, port: int, catalogue: str = "toy") -> Rival:
     return Rival("acs", f"http://127.0.0.1:{port}/v1", key, process)
 
 
-def start_vllm(models_dir: Path, port: int, catalogue: str = "toy") -> Rival:
+def start_vllm(models_dir: Path, port: int, catalogue: str = "toy", executor: str | None = None) -> Rival:
     """vLLM's own server with the engine arguments of our catalogue entry, without its access log and statistics."""
     model, checkpoint = prepared(catalogue, models_dir)
     flags = []
@@ -117,6 +117,8 @@ def start_vllm(models_dir: Path, port: int, catalogue: str = "toy") -> Rival:
         "--generation-config",
         "vllm",
     ]
+    if executor:
+        command += ["--distributed-executor-backend", executor]
     quiet = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_PLUGINS": "", "VLLM_USE_V2_MODEL_RUNNER": "0"}
     env = {**os.environ, **quiet, **model.env}
     with Path(tempfile.mkdtemp(prefix="vllm-bench-"), "out").open("wb") as log:
