@@ -61,7 +61,7 @@ def install_in_front() -> None:
     """In the replica's own process, before its AsyncLLM is made."""
     from vllm.v1.engine import output_processor
 
-    output_processor.LogprobsProcessor = ArrayLogprobs  # type: ignore[misc,assignment]
+    output_processor.LogprobsProcessor = ArrayLogprobs
 
 
 def install_in_worker() -> None:

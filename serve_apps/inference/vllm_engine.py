@@ -83,7 +83,7 @@ class VllmEngine:
         self._llm.input_processor.assign_request_id(engine_request)
         collector.request_id = engine_request.request_id
         self._children[request.request_id].append(engine_request.request_id)
-        await self._llm._add_request(engine_request, None, None, 0, collector)  # type: ignore[arg-type]
+        await self._llm._add_request(engine_request, None, None, 0, collector)
 
     def abort(self, request_id: str) -> None:
         children = self._children.pop(request_id, None)
