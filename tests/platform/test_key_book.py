@@ -4,8 +4,8 @@ import pytest
 
 from acs.events.api_key import digest_of, new_secret
 from acs.platform import errors
-from acs.platform.key_book import RETRY_PAUSE_S, Caller, KeyBook
-from acs.platform.ledger.contract import KeyChanges, KeyStanding, Standing
+from acs.platform.key_book import RETRY_PAUSE_S, KeyBook
+from acs.platform.ledger.contract import Caller, KeyChanges, KeyStanding, Standing
 
 LEASE_S = 3.0
 SECRET = new_secret()

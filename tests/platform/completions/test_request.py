@@ -28,7 +28,7 @@ def refusal(limits=None, **fields):
     return caught.value
 
 
-@pytest.mark.parametrize(("first", "second"), itertools.pairwise(FAULTY))
+@pytest.mark.parametrize(("first", "second"), list(itertools.pairwise(FAULTY)))
 def test_of_two_faults_the_first_in_the_table_is_named(first, second):
     assert refusal(**{second: FAULTY[second], first: FAULTY[first]}).param == first
 
