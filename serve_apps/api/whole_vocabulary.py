@@ -58,11 +58,14 @@ class WholeVocabularyAnswer(Response):
             return packer.compress(part)  # type: ignore[no-any-return]
 
         upcoming = asyncio.ensure_future(asyncio.to_thread(next_part))
-        while (part := await upcoming) is not None and not gone.done():
-            upcoming = asyncio.ensure_future(asyncio.to_thread(next_part))  # while this one is on its way
-            if part:
-                async with asyncio.timeout(STALLED_S):
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
+        try:
+            while (part := await upcoming) is not None and not gone.done():
+                upcoming = asyncio.ensure_future(asyncio.to_thread(next_part))  # while this one is on its way
+                if part:
+                    async with asyncio.timeout(STALLED_S):
+                        await send({"type": "http.response.body", "body": part, "more_body": True})
+        finally:
+            upcoming.cancel()
         if not gone.done():
             await send({"type": "http.response.body", "body": packer.flush() if packer else b"", "more_body": False})
 

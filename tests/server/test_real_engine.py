@@ -166,7 +166,7 @@ def test_echo_with_logprobs_holds_the_prompts_own_log_probabilities(complete):
     ]
 
 
-@pytest.mark.parametrize("prompt", ["😀 😀 😀 😀 😀 😀", "你好世界你好世界你好世界你好", "🇫🇷🇩🇪🇫🇷🇩🇪🇫🇷🇩🇪"])
+@pytest.mark.parametrize("prompt", ["🦀" * 14, "你好世界你好世界你好世界你好", "ありがとう" * 5])
 def test_a_character_of_several_tokens_is_never_broken_in_a_stream(complete, stream, prompt):
     whole = complete(prompt, temperature=0, max_tokens=24, logprobs=0)["choices"][0]
     events = stream(prompt, temperature=0, max_tokens=24, logprobs=0)
