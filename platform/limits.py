@@ -30,6 +30,7 @@ class Limits:
     whole_deadline_s: float = _limit(600, "a whole answer; beyond: 504 upstream_deadline")
     stream_deadline_s: float = _limit(3600, "a stream; beyond: an upstream_deadline event")
     keepalive_s: float = _limit(15, "silence after which a stream sends a keepalive comment")
+    stalled_s: float = _limit(60, "time in which a client must take what was sent, or its answer is cut off")
     breaker_failures: int = _limit(5, "failures in a row that open a model's circuit breaker")
     breaker_open_s: float = _limit(30, "time a breaker stays open before one probe")
     key_lease_s: float = _limit(3, "age at which an ingress stops trusting its copy of the keys")

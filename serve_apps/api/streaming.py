@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -48,6 +49,8 @@ class EventStream(Response):
                 await self._send_events(send)
         except ClientGone:
             return
+        except TimeoutError:
+            raise  # it takes nothing, an error event neither: the connection is cut
         except ApiError as error:
             if not self._started:
                 raise
@@ -76,7 +79,8 @@ class EventStream(Response):
         if not self._started:
             self._started = True
             await send(START)
-        await send({"type": "http.response.body", "body": events, "more_body": not last})
+        async with asyncio.timeout(self._limits.stalled_s):  # one that reads no more would keep its engine for hours
+            await send({"type": "http.response.body", "body": events, "more_body": not last})
 
     async def _fail(self, send: Send, error: ApiError) -> None:
         event = orjson.dumps(error.body(http.request_id_of(self._request)))

@@ -22,13 +22,11 @@ from acs.serve_apps.api.hang_up import interrupting
 from acs.serve_apps.api.render.completion import completion_of
 from acs.serve_apps.api.render.vocabulary import VocabularyJson, likeliest
 
-STALLED_S = 60.0  # 4 MB in this time, or 1 MB compressed, is slower than any line that would wait for the whole
-
 
 class WholeVocabularyAnswer(Response):
     """Waits for the engine first, so that a failure still has a status of its own; the rows are then rendered in a
     thread, one at a time, each when the client has taken the one before. Only a few such requests run at once, so a
-    client that takes nothing for STALLED_S is cut off by TimeoutError.
+    client that takes nothing for `stalled_s` is cut off by TimeoutError.
     """
 
     def __init__(self, request: Request, caller: Caller, plan: Plan) -> None:
@@ -62,7 +60,7 @@ class WholeVocabularyAnswer(Response):
             while (part := await upcoming) is not None and not gone.done():
                 upcoming = asyncio.ensure_future(asyncio.to_thread(next_part))  # while this one is on its way
                 if part:
-                    async with asyncio.timeout(STALLED_S):
+                    async with asyncio.timeout(self._services.limits.stalled_s):
                         await send({"type": "http.response.body", "body": part, "more_body": True})
         finally:
             upcoming.cancel()

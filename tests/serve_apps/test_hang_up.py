@@ -76,15 +76,23 @@ async def test_a_client_that_hangs_up_in_its_body_is_forgotten(api):
     assert api.engine.asked == []
 
 
-async def test_a_client_that_takes_nothing_of_a_long_answer_loses_its_place_to_the_next(api, monkeypatch):
-    monkeypatch.setattr("acs.serve_apps.api.whole_vocabulary.STALLED_S", 0.01)
-    stalled = [Client(api, prompt_logprobs=-1, reads=False) for _ in range(WHOLE_VOCABULARY_AT_ONCE)]
-    after = Client(api, prompt_logprobs=-1)
-    await asyncio.wait_for(after.task, 10)
-    assert json.loads(after.body)["usage"]["completion_tokens"] == 2
-    for client in stalled:
-        with pytest.raises(TimeoutError):  # so that the server cuts the connection
-            await client.task
+async def test_a_client_that_takes_nothing_of_a_long_answer_loses_its_place_to_the_next(toy_checkpoint):
+    async with running_api(toy_checkpoint, stalled_s=0.01) as api:
+        stalled = [Client(api, prompt_logprobs=-1, reads=False) for _ in range(WHOLE_VOCABULARY_AT_ONCE)]
+        after = Client(api, prompt_logprobs=-1)
+        await asyncio.wait_for(after.task, 10)
+        assert json.loads(after.body)["usage"]["completion_tokens"] == 2
+        for client in stalled:
+            with pytest.raises(TimeoutError):  # so that the server cuts the connection
+                await client.task
+
+
+async def test_a_client_that_reads_no_more_of_its_stream_is_cut_off_and_its_generation_aborted(toy_checkpoint):
+    async with running_api(toy_checkpoint, stalled_s=0.01) as api:
+        client = Client(api, stream=True, max_tokens=1500, reads=False)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(client.task, 10)
+        await until(lambda: api.running == 0)
 
 
 async def test_others_are_not_disturbed(api):
