@@ -109,8 +109,8 @@ class RemoteEngine:
             except Exception as error:  # Serve's controller may be restarting: what we know stays in use
                 log.warning("Cannot list the model's replicas: %s: %s", type(error).__name__, error)
                 return
-            for address in self._known.keys() - self._replicas.keys():
-                await self._connect(address)
+            new = self._known.keys() - self._replicas.keys()
+            await asyncio.gather(*map(self._connect, new))  # at once: a dead host must not delay the living
             for address in self._replicas.keys() - self._known.keys():
                 replica = self._replicas.pop(address)  # takes no more; what it runs may end
                 if not replica.running:
@@ -121,6 +121,8 @@ class RemoteEngine:
             link = await wire.connect(*address, self._secret, self._on_pieces, self._on_lost)
         except (OSError, TimeoutError) as error:
             log.warning("A replica that Serve lists cannot be reached: %s", error)
+            return
+        if link.lost:  # between the handshake and now
             return
         replica = _Replica(address, link)
         self._replicas[address] = link.owner = replica
@@ -136,8 +138,9 @@ class RemoteEngine:
                     await self._wake()
                 except Exception as error:
                     log.warning("A cold model does not wake: %s: %s", type(error).__name__, error)
-                    await asyncio.sleep(REFRESH_S)
                 await self.refresh()
+                if self._waiting:
+                    await asyncio.sleep(REFRESH_S)
         finally:
             self._waking = None
 
@@ -156,7 +159,7 @@ class RemoteEngine:
             if running is not None:
                 self._account(running, replica, piece)
                 running.sink(piece)
-        if not replica.running and replica.address not in self._replicas:
+        if not replica.running and self._replicas.get(replica.address) is not replica:
             link.close()
 
     def _account(self, running: _Running, replica: _Replica, piece: Piece) -> None:

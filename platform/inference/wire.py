@@ -152,6 +152,10 @@ class FrameProtocol(asyncio.Protocol):
         if start:
             del received[:start]
 
+    @property
+    def lost(self) -> bool:
+        return self._transport is None
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._writable.set()  # whoever waits to send goes on, and writes into nothing

@@ -196,3 +196,35 @@ async def test_a_stranger_cannot_make_a_replica_keep_a_large_frame(replicas):
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
     writer.close()
+
+
+async def test_a_replica_that_is_listed_but_not_reached_delays_neither_the_others_nor_the_event_loop(replicas):
+    await replicas.start()
+    listed = replicas.directory
+
+    async def with_a_dead_one():
+        return {("127.0.0.1", 9): EngineStatus("live"), **await listed()}
+
+    replicas.directory = with_a_dead_one
+    engine = remote(replicas)
+    await engine.refresh()
+    assert isinstance((await ended(engine, generate()))[-1], Delta)
+
+
+async def test_a_replica_that_is_listed_again_is_used_again(replicas):
+    """Serve may leave a replica out of one list and have it in the next."""
+    fake = await replicas.start()
+    listed = replicas.directory
+    engine = remote(replicas)
+    await engine.refresh()
+
+    async def nothing():
+        return {}
+
+    engine._directory = nothing
+    await engine.refresh()
+    assert engine.status().status == "down"
+    engine._directory = listed
+    await engine.refresh()
+    assert isinstance((await ended(engine, generate()))[-1], Delta)
+    assert len(fake.asked) == 1
