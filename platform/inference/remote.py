@@ -177,9 +177,9 @@ class RemoteEngine:
         replica: _Replica | None = link.owner
         if replica is None:
             return
-        if self._replicas.get(replica.address) is replica:
+        if self._replicas.get(replica.address) is replica:  # not another that listens there now
             del self._replicas[replica.address]
-        self._known.pop(replica.address, None)
+            self._known.pop(replica.address, None)
         for running in list(replica.running.values()):
             self._fail(running, DEAD)
         replica.running.clear()
