@@ -86,4 +86,5 @@ class ModelTokenizer:
         path = self._folder / "tokenizer_config.json"
         found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         found.pop("chat_template", None)
-        return found
+        # "No limit" is written as 10**30, which is no number to most readers of JSON.
+        return {name: value for name, value in found.items() if not (isinstance(value, int) and value >= 2**63)}
