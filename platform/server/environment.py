@@ -100,6 +100,8 @@ _DEFAULTS = {
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_FASTINTER": "100ms",
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_DOWNINTER": "100ms",
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_RISE": "1",
+    # A dead HAProxy is noticed at the third failed check, and nobody is served until then: 30 s by default.
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
     # Ray's own metrics would be open to the network on three ports. The first of these stops one of them; the others
     # cannot be stopped, but on a port that does not exist they log an error and go on without.
     "RAY_enable_metrics_collection": "0",

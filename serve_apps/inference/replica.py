@@ -74,7 +74,7 @@ def _make_engine(model: Model, checkpoint: Path) -> Any:
         from acs.platform.tokenizer import ModelTokenizer
         from acs.serve_apps.inference.fake_engine import FakeEngine
 
-        return FakeEngine(ModelTokenizer(checkpoint))
+        return FakeEngine(ModelTokenizer(checkpoint), step_s=float(model.engine.get("step_s", 0)))
     from acs.serve_apps.inference.vllm_engine import VllmEngine
 
     return VllmEngine(model, checkpoint)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -102,11 +102,13 @@ def free_port() -> int:
         return port
 
 
-def launch(data: Path, *, catalogue: str, env: Mapping[str, str] | None = None) -> Server:
-    """Start it and return at once; its lines gather in `lines`."""
+def launch(data: Path, *, catalogue: str, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()) -> Server:
+    """Start it and return at once; its lines gather in `lines`. `prefix`: words before the command, such as those of
+    `unshare`; the program they name must become the server, not start it.
+    """
     port = int((env or {}).get("ACS_PORT", free_port()))
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "acs.platform.cli.main", "serve"],
+        [*prefix, sys.executable, "-P", "-m", "acs.platform.cli.main", "serve"],
         env={
             **{name: value for name, value in os.environ.items() if not name.startswith(("ACS_", "RAY_"))},
             "ACS_DATA": str(data),
@@ -132,11 +134,18 @@ def launch(data: Path, *, catalogue: str, env: Mapping[str, str] | None = None) 
     return server
 
 
-def start_server(data: Path, *, catalogue: str, env: Mapping[str, str] | None = None, timeout_s: float = 240) -> Server:
+def start_server(
+    data: Path,
+    *,
+    catalogue: str,
+    env: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+    timeout_s: float = 240,
+) -> Server:
     """Start it and return when it says that it is ready. `catalogue`: a shipped name or a file's path. Raises
     AssertionError with its output and the end of its log when it fails or is late.
     """
-    server = launch(data, catalogue=catalogue, env=env)
+    server = launch(data, catalogue=catalogue, env=env, prefix=prefix)
     deadline = time.monotonic() + timeout_s
     while not any("  ready at " in line for line in server.lines):
         ended = server.process.poll() is not None
