@@ -69,8 +69,8 @@ def _start_ray(settings: Settings) -> None:
         environ = {"env_vars": for_workers(os.environ)}
         ray.init(address=settings.ray_address, namespace=NAMESPACE, log_to_driver=False, runtime_env=environ)
         return
-    # Without its dashboard Ray still starts that process, of 120 MB, for one purpose: usage statistics. Switched off, it
-    # asks the cloud providers' metadata services who we are all the same.
+    # Without its dashboard Ray still starts that process, of 120 MB, for usage statistics alone. Switched off, it asks
+    # the cloud providers' metadata services who we are all the same.
     ray._private.services.start_api_server = lambda *_, **__: (None, None)
     ray.init(
         namespace=NAMESPACE,
