@@ -355,7 +355,7 @@ def test_the_models_and_their_context_lengths(shell: Shell) -> None:
     listed = json.loads(
         shell.run(["bash", "-euo", "pipefail"], 'curl "$ACS_API_BASE/models" -H "Authorization: Bearer $ACS_API_KEY"')
     )
-    assert (listed["object"], [model["id"] for model in listed["data"]]) == ("list", ["smollm2-135m"])
+    assert (listed["object"], [model["id"] for model in listed["data"]]) == ("list", ["smollm2-135m", "toy"])
     assert listed["data"][0]["capabilities"]["max_model_len"] == 8192
 
 
@@ -441,4 +441,4 @@ async def test_the_async_sdk_parses_a_completion_a_stream_and_an_error(server: S
         with pytest.raises(openai.AuthenticationError) as caught:
             await client.with_options(api_key="sk-acs-nobody").models.list()
         assert caught.value.code == "invalid_api_key"
-        assert [model.id async for model in client.models.list()] == ["smollm2-135m"]
+        assert [model.id async for model in client.models.list()] == ["smollm2-135m", "toy"]
