@@ -140,7 +140,7 @@ def start_server(
     catalogue: str,
     env: Mapping[str, str] | None = None,
     prefix: Sequence[str] = (),
-    timeout_s: float = 240,
+    timeout_s: float = 480,
 ) -> Server:
     """Start it and return when it says that it is ready. `catalogue`: a shipped name or a file's path. Raises
     AssertionError with its output and the end of its log when it fails or is late.
