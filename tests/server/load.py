@@ -38,9 +38,9 @@ class Violation(Exception):
 
 
 class Load:
-    """`cut_allowed`: of "whole" and "stream", which answers may end by a broken connection: an ingress that is killed
-    does that to its streams, and a proxy to all. `fresh`: a connection for each request, so that none is lost to a
-    proxy that closes an idle one.
+    """`cut_allowed`: which answers may end by a broken connection, of "stream" and "whole" (in the middle) and
+    "unanswered" (before the first byte). `fresh`: a connection for each request, so that none is lost to a proxy that
+    closes an idle one.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Load:
                 self.violations.append(str(violation))
                 outcome = "violation"
             except httpx.TransportError as error:
+                kind = "unanswered" if "without sending a response" in str(error) else kind
                 outcome = f"{kind} cut by {type(error).__name__}"
                 if kind not in self._cut_allowed:
                     self.violations.append(f"{outcome} {error}")
