@@ -29,9 +29,8 @@ RECOVERY_S = 180  # generous: loading a model on a machine that is busy with oth
 # What is killed: a part of its command line.
 WORKER, CORE, REPLICA = "VLLM::Worker", "VLLM::EngineCore", "ServeReplica:model-"
 INGRESS, LEDGER, HAPROXY, MANAGER = "ServeReplica:api:", "LedgerActor", "/bin/haproxy ", "HAProxyManager"
-# An ingress takes its streams with it, a proxy all it serves: nobody is left to send the end. HAProxy answers for an
-# ingress that dies, except where its connection to that ingress had carried other requests before: there it closes the
-# client's without a word, for the client to try again (SF_SRV_REUSED in its http_ana.c; no setting changes that).
+# An ingress takes its streams with it, a proxy all it serves: nobody is left to send the end. "unanswered" for an
+# ingress is a fault still open: HAProxy then closes some connections without the 503 that the contract asks for.
 CUT = {INGRESS: ("stream", "unanswered"), HAPROXY: ("stream", "whole", "unanswered")}
 FRESH = {HAPROXY, MANAGER}
 
