@@ -12,6 +12,3 @@ install_in_worker()
 
 class WorkerExtension:
     """Mixed into vLLM's worker class; every attribute name begins with `acs_` so that none collides with its own."""
-
-    def acs_ping(self) -> str:
-        return "acs"
