@@ -50,6 +50,10 @@ class ApiKey(Aggregate):
     class Revoked(Aggregate.Event):
         TOPIC = "acs.events.api_key:ApiKey.Revoked"
 
+    class BudgetSet(Aggregate.Event):
+        TOPIC = "acs.events.api_key:ApiKey.BudgetSet"
+        budget_tokens: int | None  # a calendar month, until changed; None: only the account's own
+
     @classmethod
     def create(cls, *, account_id: UUID, name: str, secret: str) -> ApiKey:
         """Raises InvalidName."""
@@ -80,6 +84,12 @@ class ApiKey(Aggregate):
         if not self.revoked:
             self._revoke()
 
+    def set_budget(self, tokens: int | None) -> None:
+        """Raises KeyIsRevoked."""
+        self._check_not_revoked()
+        if tokens != self.budget_tokens:
+            self._set_budget(budget_tokens=tokens)
+
     def _check_not_revoked(self) -> None:
         if self.revoked:
             raise KeyIsRevoked(f"The key {self.prefix}… is revoked, which is final.")
@@ -94,6 +104,7 @@ class ApiKey(Aggregate):
         self.prefix = prefix
         self.disabled = False
         self.revoked = False
+        self.budget_tokens: int | None = None
 
     @event(Renamed)
     def _rename(self, *, name: str) -> None:
@@ -110,6 +121,10 @@ class ApiKey(Aggregate):
     @event(Revoked)
     def _revoke(self) -> None:
         self.revoked = True
+
+    @event(BudgetSet)
+    def _set_budget(self, *, budget_tokens: int | None) -> None:
+        self.budget_tokens = budget_tokens
 
     @staticmethod
     def create_id(*_: object, **__: object) -> UUID:

@@ -6,7 +6,7 @@ import secrets
 import time
 from uuid import UUID
 
-ACCOUNT, KEY = "acct", "key"
+ACCOUNT, KEY, HOLD = "acct", "key", "hold"
 
 
 def uuid7() -> UUID:

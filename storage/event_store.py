@@ -1,21 +1,24 @@
 """Where events are kept: one SQLite file, written ahead and synchronised in full, that only its owner may read.
 
-The recorder is the library's own and leaves `synchronous` at FULL: when a save has returned, a power cut cannot undo
-it. One process writes; it opens the store when it starts, and importing this module opens nothing.
+The recorder leaves `synchronous` at FULL: when a save has returned, a power cut cannot undo it. One process writes: it
+claims the store when it starts, every commit checks the claim, and a writer whose claim another has taken can commit
+nothing any more. Readers open the same file and claim nothing. Importing this module opens nothing.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
+import orjson
 from eventsourcing.application import Application
 from eventsourcing.domain import Aggregate, DomainEventProtocol
-from eventsourcing.persistence import IntegrityError, PersistenceError, Recording
+from eventsourcing.persistence import IntegrityError, JSONTranscoder, PersistenceError, StoredEvent
+from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteCursor
 from eventsourcing.utils import Environment, EnvType
 
 A = TypeVar("A", bound=Aggregate)
@@ -25,17 +28,36 @@ PAGE_EVENTS = 1000  # read at once when the log is followed: bounds memory, not 
 LOCK_TIMEOUT_S = 5  # how long a write waits for another connection's transaction
 
 
+Event = DomainEventProtocol[UUID]
+
+
 class EventStore(Application[UUID]):
-    """The library's Application over one file. `save` and `read_log` raise the named errors below, never False."""
+    """The library's Application over one file. What it adds raises the named errors below, never False."""
 
     name = "events"
+    recorder: ClaimedRecorder
 
-    def save(self, *objects: Any, **kwargs: Any) -> list[Recording[UUID]]:
-        """Appends the pending events of all the aggregates in one transaction; returns when they are on disk."""
+    def claim(self) -> None:
+        """Become the one writer. Whoever was it before gets EventStoreConflict at its next commit."""
         try:
-            return super().save(*objects, **kwargs)
+            self.recorder.claim(uuid4().hex)
+        except STORE_FAULTS as error:
+            _raise_unavailable(error)
+
+    def save(self, *aggregates: Aggregate) -> list[int]:  # type: ignore[override]
+        """Appends the pending events of all of them, as `append` does."""
+        return self.append([event for aggregate in aggregates for event in aggregate.collect_events()])
+
+    def append(self, events: Sequence[Event]) -> list[int]:
+        """Stores events of any number of aggregates in one transaction; returns their positions when they are on disk.
+
+        The library's `save` does the same at three times the cost. Raises EventStoreConflict and EventStoreUnavailable.
+        """
+        try:
+            stored = [self.mapper.to_stored_event(event) for event in events]
+            return list(self.recorder.insert_events(stored) or ())
         except IntegrityError as error:
-            raise EventStoreConflict("Another writer changed the same aggregate; nothing was stored.") from error
+            raise EventStoreConflict("Another writer is at work on the event store; nothing was stored.") from error
         except STORE_FAULTS as error:
             _raise_unavailable(error)
 
@@ -49,7 +71,14 @@ class EventStore(Application[UUID]):
             raise TypeError(f"{id} is a {type(aggregate).__name__}, not a {kind.__name__}")
         return aggregate
 
-    def read_log(self, after: int) -> Iterator[tuple[int, DomainEventProtocol[UUID]]]:
+    def head(self) -> int:
+        """The position of the last stored event; 0 when there is none."""
+        try:
+            return self.recorder.max_notification_id() or 0
+        except STORE_FAULTS as error:
+            _raise_unavailable(error)
+
+    def read_log(self, after: int) -> Iterator[tuple[int, Event]]:
         """(position, event) of every event after position `after`, in the order they were stored, page by page."""
         while True:
             try:
@@ -62,8 +91,53 @@ class EventStore(Application[UUID]):
                 return
             after = page[-1].id
 
+    def construct_transcoder(self) -> JSONTranscoder:
+        transcoder = QuickTranscoder()
+        self.register_transcodings(transcoder)
+        return transcoder
+
     def construct_env(self, name: str, env: EnvType | None = None) -> Environment:
         return Environment(name, dict(env or {}))  # the library would let any variable of the process override ours
+
+
+class QuickTranscoder(JSONTranscoder):
+    """The library's own text, read and written by orjson: most of a replay is this. Values other than JSON's own stand
+    only at the top level of our events.
+    """
+
+    def encode(self, obj: dict[str, Any]) -> bytes:
+        plain = {name: self._encode_obj(value) if type(value) in self.types else value for name, value in obj.items()}
+        return orjson.dumps(plain)
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        decoded: dict[str, Any] = orjson.loads(data)
+        for name, value in decoded.items():
+            if type(value) is dict:
+                decoded[name] = self._decode_obj(value)
+        return decoded
+
+
+class ClaimedRecorder(SQLiteApplicationRecorder):
+    """The library's recorder, and a row that names the writer: moved by every commit, so that a second writer is found
+    out at its first, even one busy with other aggregates.
+    """
+
+    token = ""
+
+    def construct_create_table_statements(self) -> list[str]:
+        table = "CREATE TABLE IF NOT EXISTS writer (id INTEGER PRIMARY KEY CHECK (id = 1), token TEXT, commits INTEGER)"
+        return [*super().construct_create_table_statements(), table]
+
+    def claim(self, token: str) -> None:
+        with self.datastore.transaction(commit=True) as cursor:
+            cursor.execute("INSERT OR REPLACE INTO writer VALUES (1, ?, 0)", [token])
+        self.token = token
+
+    def _insert_events(self, c: SQLiteCursor, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Any:
+        c.execute("UPDATE writer SET commits = commits + 1 WHERE token = ? RETURNING commits", [self.token])
+        if c.fetchone() is None:
+            raise IntegrityError("the store is claimed by another writer, or by none")
+        return super()._insert_events(c, stored_events, **kwargs)
 
 
 def open_event_store(path: Path) -> EventStore:
@@ -78,6 +152,7 @@ def open_event_store(path: Path) -> EventStore:
         "PERSISTENCE_MODULE": "eventsourcing.sqlite",
         "SQLITE_DBNAME": str(path),
         "SQLITE_LOCK_TIMEOUT": str(LOCK_TIMEOUT_S),
+        "APPLICATION_RECORDER_TOPIC": "acs.storage.event_store:ClaimedRecorder",
     }
     try:
         return EventStore(env)

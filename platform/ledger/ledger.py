@@ -33,6 +33,7 @@ class Ledger:
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
+        store.claim()
         self.table = KeyTable()
         self._catch_up()
         self.began_empty = self.version == 0  # a fresh store: nobody can hold a copy of an earlier state

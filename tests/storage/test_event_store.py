@@ -32,6 +32,7 @@ def path(tmp_path):
 @pytest.fixture
 def store(path):
     store = open_event_store(path)
+    store.claim()
     yield store
     store.close()
 
@@ -70,6 +71,7 @@ def test_the_log_is_read_in_order_across_pages_and_from_any_position(store, monk
 def test_what_was_saved_is_there_when_the_store_is_opened_again(store, path):
     store.save(account())
     again = open_event_store(path)
+    again.claim()
     assert [event.name for _, event in again.read_log(after=0)] == ["Ada"]
     again.close()
 
@@ -114,7 +116,28 @@ def test_variables_of_the_environment_do_not_move_the_store(path, monkeypatch):
     monkeypatch.setitem(os.environ, "PERSISTENCE_MODULE", "eventsourcing.popo")
     monkeypatch.setitem(os.environ, "EVENTS_SQLITE_DBNAME", ":memory:")
     store = open_event_store(path)
+    store.claim()
     store.save(account())
     store.close()
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*) FROM stored_events").fetchone() == (1,)
+
+
+def test_a_writer_whose_claim_another_has_taken_commits_nothing_more_not_even_about_other_aggregates(store, path):
+    store.save(account())
+    second = open_event_store(path)
+    second.claim()
+    with pytest.raises(EventStoreConflict):
+        store.save(account("Bob"))
+    second.save(account("Eve"))
+    assert [event.name for _, event in second.read_log(0)] == ["Ada", "Eve"]
+    second.close()
+
+
+def test_a_reader_claims_nothing_and_can_write_nothing(store, path):
+    reader = open_event_store(path)
+    with pytest.raises(EventStoreConflict):
+        reader.save(account())
+    store.save(account())
+    assert reader.head() == 1
+    reader.close()

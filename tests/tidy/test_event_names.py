@@ -10,16 +10,62 @@ import acs.events
 
 # topic → fields beside those every event has (originator_id, originator_version, timestamp, originator_topic)
 PINNED = {
+    "acs.events.account:Account.BudgetSet": ["budget_tokens"],
     "acs.events.account:Account.Created": ["email", "name"],
     "acs.events.account:Account.Restored": [],
+    "acs.events.account:Account.SpendLimitSet": ["limit_micro_usd"],
     "acs.events.account:Account.Suspended": [],
+    "acs.events.api_key:ApiKey.BudgetSet": ["budget_tokens"],
     "acs.events.api_key:ApiKey.Created": ["account_id", "digest", "name", "prefix"],
     "acs.events.api_key:ApiKey.Disabled": [],
     "acs.events.api_key:ApiKey.Enabled": [],
     "acs.events.api_key:ApiKey.Renamed": ["name"],
     "acs.events.api_key:ApiKey.Revoked": [],
+    "acs.events.ledger:Ledger.BudgetChanged": ["budget_tokens", "key_id"],
+    "acs.events.ledger:Ledger.Created": ["account_id", "budget_tokens", "key_budgets_tokens", "month"],
+    "acs.events.ledger:Ledger.HoldExpired": ["hold_id"],
+    "acs.events.ledger:Ledger.HoldPlaced": [
+        "account_id",
+        "choices",
+        "completion_micro_usd_per_million",
+        "hold_id",
+        "key_id",
+        "kind",
+        "max_tokens",
+        "model",
+        "owner",
+        "prompt_micro_usd_per_million",
+        "prompt_tokens",
+        "request_id",
+        "user",
+    ],
+    "acs.events.ledger:Ledger.HoldReleased": ["hold_id", "http_status", "reason"],
+    "acs.events.ledger:Ledger.HoldSettled": [
+        "completion_tokens",
+        "cost_pico_usd",
+        "hold_id",
+        "http_status",
+        "key_id",
+        "model",
+        "prompt_tokens",
+        "request_id",
+    ],
+    "acs.events.ledger:Ledger.LateSettlementNoted": [
+        "asked_as",
+        "completion_tokens",
+        "hold_id",
+        "prompt_tokens",
+        "resolved_as",
+    ],
+    "acs.events.platform_settings:PlatformSettings.Created": [],
+    "acs.events.platform_settings:PlatformSettings.SpendLimitSet": ["limit_micro_usd"],
 }
-AGGREGATES = ["acs.events.account:Account", "acs.events.api_key:ApiKey"]
+AGGREGATES = [
+    "acs.events.account:Account",
+    "acs.events.api_key:ApiKey",
+    "acs.events.ledger:Ledger",
+    "acs.events.platform_settings:PlatformSettings",
+]
 
 
 def aggregates():
