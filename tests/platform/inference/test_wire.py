@@ -5,6 +5,7 @@ import contextlib
 
 import pytest
 
+from acs.platform import frames
 from acs.platform.inference import wire
 from acs.platform.inference.contract import Delta, EngineStatus, Failed, FullVocabularyRows, Generate, Sampling
 from acs.platform.inference.remote import RemoteEngine
@@ -181,7 +182,7 @@ async def test_what_is_too_much_for_one_frame_travels_in_several_and_in_order(re
     await replicas.start()
     engine = remote(replicas)
     await engine.refresh()
-    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 2000)
+    monkeypatch.setattr(frames, "FRAME_BYTES_MAX", 2000)
     pieces = await ended(engine, generate(n=100, logprobs=5))
     assert [piece.index for piece in pieces] == list(range(100))
     assert {(len(piece.token_ids), piece.finish_reason) for piece in pieces} == {(3, "length")}
@@ -191,7 +192,7 @@ async def test_a_stranger_cannot_make_a_replica_keep_a_large_frame(replicas):
     await replicas.start()
     (address,) = replicas.servers
     reader, writer = await asyncio.open_connection(*address)
-    writer.write((wire.HELLO_BYTES_MAX + 1).to_bytes(4, "little"))
+    writer.write((frames.HELLO_BYTES_MAX + 1).to_bytes(4, "little"))
     async with asyncio.timeout(10):
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
