@@ -1,0 +1,173 @@
+-- Everything here is folded from the events by the files in fold/: delete the database and it is made again.
+-- What stands after `--` on the line of a table, a view or a column is its comment in the database too.
+-- Times are UTC. Ids are spelled as people see them: acct_…, key_…, hold_….
+
+CREATE TABLE projection ( -- how far the events have been read
+    position BIGINT NOT NULL, -- of the last event in these tables; 0: none
+    made_by VARCHAR NOT NULL, -- fingerprint of the SQL that fills these tables; of another, they are made again
+);
+
+CREATE TABLE accounts ( -- whose keys, tokens and work these are
+    account_id VARCHAR NOT NULL, -- acct_…
+    name VARCHAR NOT NULL,
+    email VARCHAR NOT NULL,
+    state VARCHAR NOT NULL, -- active | suspended
+    budget_tokens BIGINT, -- standing, for a calendar month; null: unlimited
+    spend_limit_micro_usd BIGINT, -- for a UTC day; null: none
+    created_at TIMESTAMP NOT NULL,
+);
+
+CREATE TABLE keys ( -- API keys, without their secrets
+    key_id VARCHAR NOT NULL, -- key_…
+    account_id VARCHAR NOT NULL,
+    name VARCHAR NOT NULL,
+    prefix VARCHAR NOT NULL, -- the first characters of the secret, to tell keys apart
+    state VARCHAR NOT NULL, -- active | disabled | revoked
+    budget_tokens BIGINT, -- standing, for a calendar month; null: only the account's own
+    created_at TIMESTAMP NOT NULL,
+);
+
+CREATE TABLE platform_settings ( -- one row: what holds for all accounts together
+    spend_limit_micro_usd BIGINT, -- for a UTC day; null: none
+);
+
+CREATE TABLE ledgers ( -- an account's book of one calendar month
+    account_id VARCHAR NOT NULL,
+    month VARCHAR NOT NULL, -- as 2026-11
+    budget_tokens BIGINT, -- of this month; null: unlimited
+    held_tokens BIGINT NOT NULL, -- set aside by Holds that are open now
+    charged_tokens BIGINT NOT NULL,
+    charged_pico_usd BIGINT NOT NULL, -- 10⁻¹² dollars, exact
+    ledger_id VARCHAR NOT NULL, -- of its stream of events
+);
+
+CREATE TABLE key_ledgers ( -- a key's part of its account's book
+    account_id VARCHAR NOT NULL,
+    month VARCHAR NOT NULL, -- as 2026-11
+    key_id VARCHAR NOT NULL,
+    budget_tokens BIGINT, -- of this month; null: only the account's own
+    held_tokens BIGINT NOT NULL, -- set aside by Holds that are open now
+    charged_tokens BIGINT NOT NULL,
+    charged_pico_usd BIGINT NOT NULL, -- 10⁻¹² dollars, exact
+);
+
+CREATE TABLE daily_usage ( -- what ended requests used, by the UTC day on which their Hold was placed
+    day DATE NOT NULL,
+    account_id VARCHAR NOT NULL,
+    key_id VARCHAR NOT NULL,
+    model VARCHAR NOT NULL, -- id in the catalogue
+    requests BIGINT NOT NULL, -- settled, so charged
+    prompt_tokens BIGINT NOT NULL,
+    completion_tokens BIGINT NOT NULL,
+    charged_tokens BIGINT NOT NULL, -- prompt + completion
+    charged_pico_usd BIGINT NOT NULL, -- 10⁻¹² dollars, exact
+    released_requests BIGINT NOT NULL, -- failed, nothing charged
+    expired_requests BIGINT NOT NULL, -- lost with the process that ran them, nothing charged
+);
+
+CREATE TABLE late_settlements ( -- attempts to end a Hold that had ended otherwise: recorded, never applied
+    hold_id VARCHAR NOT NULL,
+    account_id VARCHAR NOT NULL,
+    resolved_as VARCHAR NOT NULL, -- what stands: settled | released | expired
+    asked_as VARCHAR NOT NULL, -- settled | released
+    prompt_tokens BIGINT NOT NULL, -- that would have been charged
+    completion_tokens BIGINT NOT NULL, -- that would have been charged
+    noted_at TIMESTAMP NOT NULL,
+);
+
+-- Holds lie in two tables, so that the large one only grows. Ask the view `holds`.
+
+CREATE TABLE open_holds ( -- part of `holds`
+    hold_id VARCHAR NOT NULL,
+    account_id VARCHAR NOT NULL,
+    key_id VARCHAR NOT NULL,
+    request_id VARCHAR NOT NULL,
+    model VARCHAR NOT NULL,
+    kind VARCHAR NOT NULL,
+    owner VARCHAR NOT NULL,
+    user_label VARCHAR,
+    month VARCHAR NOT NULL,
+    choices BIGINT NOT NULL,
+    max_tokens BIGINT NOT NULL,
+    held_prompt_tokens BIGINT NOT NULL,
+    held_tokens BIGINT NOT NULL,
+    held_pico_usd BIGINT NOT NULL,
+    prompt_micro_usd_per_million BIGINT NOT NULL,
+    completion_micro_usd_per_million BIGINT NOT NULL,
+    placed_at TIMESTAMP NOT NULL,
+);
+
+CREATE TABLE ended_holds AS FROM open_holds; -- part of `holds`
+ALTER TABLE ended_holds ADD COLUMN status VARCHAR;
+ALTER TABLE ended_holds ADD COLUMN prompt_tokens BIGINT;
+ALTER TABLE ended_holds ADD COLUMN completion_tokens BIGINT;
+ALTER TABLE ended_holds ADD COLUMN charged_pico_usd BIGINT;
+ALTER TABLE ended_holds ADD COLUMN release_reason VARCHAR;
+ALTER TABLE ended_holds ADD COLUMN http_status BIGINT;
+ALTER TABLE ended_holds ADD COLUMN resolved_at TIMESTAMP;
+
+CREATE VIEW holds AS SELECT -- the most each request could cost, set aside before it ran; one row a request
+    hold_id, -- hold_…
+    account_id,
+    key_id,
+    request_id, -- X-Request-Id, the client's or ours: a label, may repeat
+    model, -- id in the catalogue
+    kind, -- completion | job | harvest | branch
+    owner, -- the ingress, Job, harvest or Loom whose end ends it
+    user_label, -- the request's field `user`
+    month, -- whose ledger it counts in, as 2026-11
+    coalesce(status, 'open') AS status, -- open | settled | released | expired
+    choices, -- prompts × n
+    max_tokens, -- of one choice
+    held_prompt_tokens, -- each prompt once
+    held_tokens, -- set aside when it was placed: held_prompt_tokens + choices × max_tokens
+    coalesce(prompt_tokens, 0) AS charged_prompt_tokens,
+    coalesce(completion_tokens, 0) AS charged_completion_tokens,
+    coalesce(prompt_tokens + completion_tokens, 0) AS charged_tokens, -- 0 unless settled
+    held_pico_usd, -- the most it could cost, in 10⁻¹² dollars
+    coalesce(charged_pico_usd, 0) AS charged_pico_usd, -- what it did cost, in 10⁻¹² dollars; 0 unless settled
+    prompt_micro_usd_per_million, -- price, in micro-dollars per million tokens
+    completion_micro_usd_per_million, -- price, in micro-dollars per million tokens
+    release_reason, -- the error's code, of a released one
+    http_status, -- what the client was answered; null: it had gone, or nothing was answered
+    placed_at,
+    resolved_at, -- null while open
+FROM (FROM ended_holds UNION ALL BY NAME FROM open_holds);
+
+CREATE VIEW charges AS SELECT -- what settled requests cost; one row a settled Hold
+    hold_id,
+    account_id,
+    key_id,
+    request_id,
+    model,
+    kind,
+    user_label,
+    month, -- whose ledger it counts in, as 2026-11
+    prompt_tokens, -- each prompt once
+    completion_tokens, -- of all choices
+    prompt_tokens + completion_tokens AS charged_tokens,
+    charged_pico_usd, -- 10⁻¹² dollars, exact
+    charged_pico_usd / 1e6 AS charged_micro_usd, -- the same, to look at
+    placed_at,
+    resolved_at AS charged_at,
+FROM ended_holds WHERE status = 'settled';
+
+CREATE VIEW requests AS SELECT -- what was asked and how it ended, without any text
+    request_id, -- X-Request-Id, the client's or ours: a label, may repeat
+    hold_id,
+    account_id,
+    key_id,
+    model, -- id in the catalogue
+    kind, -- completion | job | harvest | branch
+    user_label, -- the request's field `user`
+    choices, -- prompts × n
+    max_tokens, -- of one choice, as it was held
+    held_prompt_tokens AS prompt_tokens,
+    charged_completion_tokens AS completion_tokens, -- 0 unless settled
+    status AS hold_status, -- open (running) | settled | released | expired
+    http_status, -- what the client was answered; null: it had gone, or it runs
+    release_reason AS error_code, -- of one that failed
+    placed_at AS started_at,
+    resolved_at AS ended_at,
+    epoch_ms(resolved_at) - epoch_ms(placed_at) AS duration_ms,
+FROM holds;

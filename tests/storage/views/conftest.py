@@ -1,0 +1,34 @@
+from datetime import timedelta
+
+import pytest
+from history import History
+
+from acs.storage.event_store import open_event_store
+from acs.storage.views.database import ViewsDatabase
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = open_event_store(tmp_path / "events.sqlite")
+    store.claim()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def history(store):
+    """150 Holds over a month's turn, stored."""
+    history = History(running=10, step=timedelta(minutes=10))
+    history.live(150)
+    history.store(store)
+    return history
+
+
+@pytest.fixture
+def views(history, store):
+    """In memory, up to date with `history`."""
+    views = ViewsDatabase()
+    while views.catch_up(store):
+        pass
+    yield views
+    views.close()
