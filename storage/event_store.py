@@ -102,8 +102,7 @@ class EventStore(Application[UUID]):
         try:
             with self.recorder.datastore.transaction(commit=False) as cursor:
                 cursor.execute(statement, [after, limit])
-                rows: list[tuple[int, str, str, str]] = cursor.fetchall()
-                return rows
+                return [tuple(row) for row in cursor.fetchall()]
         except STORE_FAULTS as error:
             _raise_unavailable(error)
 

@@ -1,4 +1,4 @@
-"""The DuckDB database of the views: made, opened, filled a batch of events at a time, copied.
+"""The DuckDB database of the views: made, opened, brought up to date a batch of events at a time, copied.
 
 A batch and the position behind it are one transaction, so every event is folded exactly once, whenever the process
 dies. One process may have the file open; importing this module opens nothing.
@@ -10,11 +10,9 @@ import contextlib
 import fcntl
 import hashlib
 import logging
-import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +21,16 @@ import pyarrow as pa
 
 from acs.storage.event_store import EventStore
 from acs.storage.views.kinds import KINDS
+from acs.storage.views.schema import FOLDS, fingerprint, make_tables
 
 BATCH_EVENTS = 20_000  # one transaction, well under a second
-HERE = Path(__file__).parent
-SCHEMA = (HERE / "schema.sql").read_text()
-# What each batch is folded by, in this order; a fold runs when the batch has events of a kind that it names.
-FOLDS = [
-    (HERE / "fold" / f"{name}.sql").read_text()
-    for name in ("accounts", "keys", "platform_settings", "ledgers", "holds", "late_settlements")
-]
 CONFIG: dict[str, Any] = {
     "threads": 2,
     "memory_limit": "1GiB",  # DuckDB's own would be most of the machine
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
 }
+BATCH = pa.schema({"position": pa.int64(), "topic": pa.string(), "aggregate_id": pa.string(), "state": pa.string()})
 
 Read = Callable[..., list[dict[str, Any]]]
 
@@ -45,70 +38,75 @@ _log = logging.getLogger(__name__)
 
 
 class ViewsDatabase:
-    """`path` None: in memory. Raises ViewsInUse. What was made by other SQL than this, or is damaged, is made again,
-    empty, at position 0. Methods block; they may be called from several threads.
+    """The views of `store`, in the file `path` (None: in memory). Raises ViewsInUse. Views that are damaged, or of
+    another version or store, are made again, empty, at position 0. Methods block; any thread may call them.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(self, store: EventStore, path: Path | None = None) -> None:
+        self._store = store
         self._path = path
         self._writing = threading.Lock()
-        self._connection = _connect(path)
-        self._connection.register("batch", _columns([]))
+        self._connection = _connect(store, path)
+        self._connection.register("batch", BATCH.empty_table())
         for name, select in KINDS.values():
             self._connection.execute(f"CREATE TEMP VIEW {name} AS {select}")
-        self.position: int = self.read("SELECT position FROM projection")[0]["position"]
+        self.position: int = self.read("SELECT position FROM projection")[0]["position"]  # of the last event folded
 
-    def read(self, query: str, terms: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-        """The rows of a query of ours, by column. `terms`: what `$name` stands for in it."""
-        with self.reading() as read:
-            return read(query, terms)
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[Read]:
-        """`read` for several queries that see one and the same state."""
-        with self._connection.cursor() as cursor:
-            cursor.execute("BEGIN")
-
-            def read(query: str, terms: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-                used = {name: value for name, value in (terms or {}).items() if f"${name}" in query}
-                result = cursor.execute(query, used)
-                columns = [column[0] for column in result.description]
-                return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
-
-            yield read
-
-    def catch_up(self, store: EventStore, batch: int = BATCH_EVENTS) -> int:
+    def catch_up(self, batch: int = BATCH_EVENTS) -> int:
         """Folds up to `batch` events that the views have not seen; how many there were."""
-        stored = store.read_stored(self.position, batch)
+        stored = self._store.read_stored(self.position, batch)
         if stored:
             self.fold(stored)
         return len(stored)
 
     def fold(self, stored: Sequence[tuple[int, str, str, str]]) -> None:
         """The events after `position`, as `EventStore.read_stored` gives them: all of them or, when it raises, none."""
-        last = stored[-1][0]
+        positions, topics, aggregate_ids, states = zip(*stored, strict=True)
+        kinds = [KINDS[topic][0] for topic in set(topics) if topic in KINDS]
         with self._writing:
+            self._connection.register("batch", pa.table([positions, topics, aggregate_ids, states], BATCH))
             self._connection.execute("BEGIN")
             try:
-                self._fold(stored)
-                moved = "UPDATE projection SET position = ? WHERE position = ? RETURNING position"
-                if not self._connection.execute(moved, [last, self.position]).fetchall():
+                for fold in FOLDS:
+                    if any(kind in fold for kind in kinds):
+                        self._connection.execute(fold)
+                moved = "UPDATE projection SET position = ?, last_event = ? WHERE position = ? RETURNING position"
+                terms = [positions[-1], _digest(stored[-1]), self.position]
+                if not self._connection.execute(moved, terms).fetchall():
                     raise RuntimeError(f"somebody else has moved the views from position {self.position}")
                 self._connection.execute("COMMIT")
             except BaseException:
                 self._connection.execute("ROLLBACK")
                 raise
-            self.position = last
+            self.position = positions[-1]
 
-    def _fold(self, stored: Sequence[tuple[int, str, str, str]]) -> None:
-        self._connection.register("batch", _columns(stored))
-        kinds = {KINDS[topic][0] for topic in {topic for _, topic, _, _ in stored} if topic in KINDS}
-        for fold in FOLDS:
-            if any(kind in fold for kind in kinds):
-                self._connection.execute(fold)
+    def read(self, query: str, terms: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+        """The rows of a query of ours, by column. `terms`: what `$name` stands for in it."""
+        with self.reading() as read:
+            return read(query, terms)
+
+    def cursor(self) -> Any:
+        """A DuckDB connection to the views of its own, to be closed; a context."""
+        return self._connection.cursor()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Read]:
+        """`read` for several queries that see one and the same state, between two batches."""
+        with self.cursor() as cursor:
+            cursor.execute("BEGIN")
+
+            def read(query: str, terms: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+                used = {
+                    name: value for name, value in (terms or {}).items() if f"${name}" in query
+                }  # no more are taken
+                result = cursor.execute(query, used)
+                columns = [column[0] for column in result.description]
+                return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
+
+            yield read
 
     def copy_to(self, path: Path) -> int:
-        """A file of its own with the views as they stand, new at `path`; its position. Raises OSError."""
+        """A file of its own with the views as they stand, new at `path`; their position. Raises OSError."""
         assert self._path is not None, "views in memory have no file"
         with self._writing:
             self._connection.execute("CHECKPOINT")  # all of it is in the one file now
@@ -119,63 +117,35 @@ class ViewsDatabase:
         self._connection.close()
 
 
-def _columns(stored: Sequence[tuple[int, str, str, str]]) -> pa.Table:
-    schema = pa.schema(
-        {"position": pa.int64(), "topic": pa.string(), "aggregate_id": pa.string(), "state": pa.string()}
-    )
-    columns = zip(*stored, strict=True) if stored else [[]] * 4
-    return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema)
-
-
-def _connect(path: Path | None) -> Any:
-    if path is None:
-        return _made(duckdb.connect(config=CONFIG))
-    if path.exists():
+def _connect(store: EventStore, path: Path | None) -> Any:
+    if path is not None and path.exists():
         try:
             connection = duckdb.connect(path, config=CONFIG)
-            if connection.execute("SELECT made_by FROM projection").fetchall() == [(fingerprint(),)]:
+            if _is_current(connection, store):
                 return connection
             connection.close()
-            _log.warning("the views were made by another version; they are made again")
+            _log.warning("the views are of another version, or of other events; they are made again")
         except duckdb.Error as error:
             if _locked(path):
                 raise ViewsInUse("Another process has the views open.") from error
             _log.warning("the views cannot be read (%s); they are made again", type(error).__name__)
         path.with_name(path.name + ".wal").unlink(missing_ok=True)
         path.unlink()
-    return _made(duckdb.connect(path, config=CONFIG))
-
-
-def _made(connection: Any) -> Any:
-    connection.execute("BEGIN")
-    connection.execute(SCHEMA)
-    for comment in comments(SCHEMA):
-        connection.execute(comment)
-    connection.execute("INSERT INTO projection VALUES (0, ?)", [fingerprint()])
-    connection.execute("INSERT INTO platform_settings VALUES (NULL)")
-    connection.execute("COMMIT")
+    connection = duckdb.connect(path or ":memory:", config=CONFIG)
+    make_tables(connection)
     return connection
 
 
-@cache
-def fingerprint() -> str:
-    """Of all that decides what the tables hold."""
-    return hashlib.sha256(repr((SCHEMA, FOLDS, KINDS)).encode()).hexdigest()
+def _is_current(connection: Any, store: EventStore) -> bool:
+    """Whether this SQL made the tables, and from this store's events: not from those of a backup put in its place."""
+    position, last_event, made_by = connection.execute("FROM projection").fetchall()[0]
+    if made_by != fingerprint():
+        return False
+    return position == 0 or [_digest(row) for row in store.read_stored(position - 1, 1)] == [last_event]
 
 
-def comments(schema: str) -> list[str]:
-    """COMMENT statements for what `schema` says after `--` behind a table, a view or a column."""
-    statements, owner = [], ""
-    for line in schema.splitlines():
-        code, _, comment = line.partition(" -- ")
-        if made := re.match(r"CREATE (TABLE|VIEW) (\w+)", code):
-            owner = made[2]
-            statements.append((f"{made[1]} {owner}", comment))
-        elif column := re.search(r"(\w+),$", code if " AS " in code else re.sub(r"(\w+).*", r"\1,", code)):
-            statements.append((f"COLUMN {owner}.{column[1]}", comment))
-    return [
-        f"COMMENT ON {what} IS '{comment.replace(chr(39), chr(39) * 2)}'" for what, comment in statements if comment
-    ]
+def _digest(stored: tuple[int, str, str, str]) -> str:
+    return hashlib.sha256(repr(stored).encode()).hexdigest()
 
 
 def _locked(path: Path) -> bool:
@@ -189,4 +159,4 @@ def _locked(path: Path) -> bool:
 
 
 class ViewsInUse(Exception):
-    pass
+    """Views have one owner at a time."""

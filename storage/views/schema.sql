@@ -4,7 +4,8 @@
 
 CREATE TABLE projection ( -- how far the events have been read
     position BIGINT NOT NULL, -- of the last event in these tables; 0: none
-    made_by VARCHAR NOT NULL, -- fingerprint of the SQL that fills these tables; of another, they are made again
+    last_event VARCHAR, -- SHA-256 of that event: in another store another one stands there
+    made_by VARCHAR NOT NULL, -- fingerprint of the SQL that fills these tables
 );
 
 CREATE TABLE accounts ( -- whose keys, tokens and work these are

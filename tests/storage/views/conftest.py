@@ -2,9 +2,9 @@ from datetime import timedelta
 
 import pytest
 from history import History
+from view_tables import caught_up
 
 from acs.storage.event_store import open_event_store
-from acs.storage.views.database import ViewsDatabase
 
 
 @pytest.fixture
@@ -27,8 +27,6 @@ def history(store):
 @pytest.fixture
 def views(history, store):
     """In memory, up to date with `history`."""
-    views = ViewsDatabase()
-    while views.catch_up(store):
-        pass
+    views = caught_up(store)
     yield views
     views.close()

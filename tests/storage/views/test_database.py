@@ -5,27 +5,14 @@ import sys
 
 import pytest
 from history import START, History
+from view_tables import caught_up, tables
 
 from acs.events.hold import Quote
 from acs.events.ids import ACCOUNT, KEY, show
+from acs.storage.event_store import open_event_store
 from acs.storage.views import database
-from acs.storage.views.database import SCHEMA, ViewsDatabase, ViewsInUse
-
-
-def tables(views):
-    """Every row of every table and view, sorted: what "the same tables, row for row" means."""
-    names = views.read(
-        "SELECT table_name AS name FROM information_schema.tables WHERE table_schema = 'main' AND name NOT IN "
-        "(SELECT view_name FROM duckdb_views() WHERE temporary OR internal) AND name <> 'batch' ORDER BY name"
-    )
-    return {row["name"]: views.read(f"SELECT * FROM {row['name']} ORDER BY ALL") for row in names}
-
-
-def caught_up(store, path=None, batch=database.BATCH_EVENTS):
-    views = ViewsDatabase(path)
-    while views.catch_up(store, batch):
-        pass
-    return views
+from acs.storage.views.database import ViewsDatabase, ViewsInUse
+from acs.storage.views.schema import SCHEMA
 
 
 def test_every_hold_is_a_row_with_how_it_ended(history, views):
@@ -154,12 +141,12 @@ def test_deleted_and_made_again_the_tables_are_the_same_row_for_row(history, sto
 
 def test_opened_again_the_views_go_on_from_their_position(history, store, tmp_path):
     path = tmp_path / "views.duckdb"
-    views = ViewsDatabase(path)
-    views.catch_up(store, 100)
+    views = ViewsDatabase(store, path)
+    views.catch_up(100)
     views.close()
-    again = ViewsDatabase(path)
+    again = ViewsDatabase(store, path)
     assert again.position == 100
-    while again.catch_up(store):
+    while again.catch_up():
         pass
     assert tables(again) == tables(caught_up(store))
 
@@ -175,22 +162,30 @@ def test_a_batch_that_cannot_be_folded_leaves_no_trace(history, store, views):
 
 
 def test_a_reader_sees_one_state_while_batches_come(history, store):
-    views = ViewsDatabase()
-    views.catch_up(store, 100)
+    views = ViewsDatabase(store)
+    views.catch_up(100)
     with views.reading() as read:
         before = read("SELECT count(*) AS n FROM holds")
-        views.catch_up(store, 100)
+        views.catch_up(100)
         assert read("SELECT count(*) AS n FROM holds") == before
 
 
 def test_views_of_another_version_are_made_again(history, store, tmp_path, monkeypatch):
     path = tmp_path / "views.duckdb"
     caught_up(store, path).close()
-    database.fingerprint.cache_clear()
-    monkeypatch.setattr(database, "FOLDS", [*database.FOLDS, "-- changed"])
-    views = ViewsDatabase(path)
-    database.fingerprint.cache_clear()
-    assert views.position == 0
+    monkeypatch.setattr(database, "fingerprint", lambda: "another")
+    assert ViewsDatabase(store, path).position == 0
+
+
+def test_views_of_other_events_are_made_again(history, store, tmp_path):
+    """A backup of the store was put in its place."""
+    path = tmp_path / "views.duckdb"
+    caught_up(store, path).close()
+    other = open_event_store(tmp_path / "backup.sqlite")
+    other.claim()
+    history.events = [event for _, event in store.read_log(0)][:-1]
+    history.store(other)
+    assert ViewsDatabase(other, path).position == 0
 
 
 @pytest.mark.parametrize("damage", [b"not a database", b""])
@@ -206,16 +201,18 @@ def test_views_that_another_process_has_open_are_left_alone(history, store, tmp_
     program = f"""
 import pathlib, sys
 from acs.storage.views.database import ViewsDatabase
-views = ViewsDatabase(pathlib.Path({str(path)!r}))
+from acs.storage.event_store import open_event_store
+folder = pathlib.Path({str(tmp_path)!r})
+views = ViewsDatabase(open_event_store(folder / "events.sqlite"), folder / "views.duckdb")
 print(flush=True)
 sys.stdin.read()
 """
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
         with pytest.raises(ViewsInUse):
-            ViewsDatabase(path)
+            ViewsDatabase(store, path)
         other.stdin.close()
-    assert ViewsDatabase(path).position == store.head()
+    assert ViewsDatabase(store, path).position == store.head()
 
 
 def test_a_copy_has_the_same_rows_while_the_original_goes_on(history, store, tmp_path):
@@ -224,8 +221,8 @@ def test_a_copy_has_the_same_rows_while_the_original_goes_on(history, store, tmp
     before = tables(views)
     history.live(50)
     history.store(store)
-    views.catch_up(store)
-    copy = ViewsDatabase(tmp_path / "copy.duckdb")
+    views.catch_up()
+    copy = ViewsDatabase(store, tmp_path / "copy.duckdb")
     assert (copy.position, tables(copy)) == (position, before)
 
 

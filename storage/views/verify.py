@@ -1,0 +1,192 @@
+"""Whether the views say what the events say: every event replayed by the aggregates themselves, every row compared.
+
+The views are folded by SQL, this by Python, from nothing but the events: a fault of one shows against the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+
+from acs.events.account import Account
+from acs.events.api_key import ApiKey
+from acs.events.hold import Hold, HoldStatus
+from acs.events.ids import ACCOUNT, KEY, show
+from acs.events.ledger import Ledger
+from acs.events.platform_settings import PlatformSettings
+from acs.storage.event_store import EventStore
+from acs.storage.views.database import ViewsDatabase
+
+PAGE_ROWS = 10_000  # handed to DuckDB at once
+Row = dict[str, Any]
+
+IDENTITY = {  # what tells rows of a table apart
+    "accounts": ("account_id",),
+    "keys": ("key_id",),
+    "platform_settings": (),
+    "ledgers": ("account_id", "month"),
+    "key_ledgers": ("account_id", "month", "key_id"),
+    "holds": ("hold_id",),
+    "late_settlements": ("hold_id", "asked_as", "noted_at"),
+}
+# The days, from the Holds as the events have them.
+DAYS = """
+SELECT placed_at::DATE AS day, account_id, key_id, model, sum(charged_tokens)::BIGINT AS charged_tokens,
+    sum(charged_pico_usd)::BIGINT AS charged_pico_usd, count(*) FILTER (status = 'settled') AS requests
+FROM expected_holds WHERE status <> 'open' GROUP BY ALL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    table: str
+    row: str  # what names it: its ids, joined by a space
+    column: str
+    in_views: Any  # None: null, or no such row
+    by_events: Any
+
+
+def differences(store: EventStore, views: ViewsDatabase) -> Iterator[Difference]:
+    """All of them. `views` is nobody else's and stays where it is: later events are left out.
+
+    Raises what an aggregate raises at an event that cannot follow the ones before it.
+    """
+    with views.cursor() as cursor:
+        expected = _replayed(store, views.position)
+        while page := list(itertools.islice(expected, PAGE_ROWS)):
+            for table in IDENTITY:
+                if rows := [row for name, row in page if name == table]:
+                    _insert(cursor, table, rows)
+        for table, identity in IDENTITY.items():
+            yield from _compared(cursor, table, identity)
+        cursor.execute(f"CREATE TEMP TABLE expected_daily_usage AS {DAYS}")
+        yield from _compared(cursor, "daily_usage", ("day", "account_id", "key_id", "model"))
+
+
+def _insert(cursor: Any, table: str, rows: list[Row]) -> None:
+    """Into a table of the columns that these rows have, of the types that the view's columns have."""
+    columns = ", ".join(rows[0])
+    cursor.execute(f"CREATE TEMP TABLE IF NOT EXISTS expected_{table} AS SELECT {columns} FROM {table} LIMIT 0")
+    cursor.register("page", pa.Table.from_pylist(rows))
+    cursor.execute(f"INSERT INTO expected_{table} FROM page")
+
+
+def _compared(cursor: Any, table: str, identity: tuple[str, ...]) -> Iterator[Difference]:
+    cursor.execute(f"CREATE TEMP TABLE IF NOT EXISTS expected_{table} AS FROM {table} LIMIT 0")
+    columns = [column[0] for column in cursor.execute(f"FROM expected_{table} LIMIT 0").description]
+    listed = ", ".join(columns)
+    sides = []
+    for one, other in ((table, f"expected_{table}"), (f"expected_{table}", table)):
+        cursor.execute(f"SELECT {listed} FROM {one} EXCEPT ALL SELECT {listed} FROM {other}")
+        rows = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+        sides.append({" ".join(str(row[name]) for name in identity): row for row in rows})
+    in_views, by_events = sides
+    for row in sorted({*in_views, *by_events}):
+        for column in columns:
+            seen, right = in_views.get(row, {}).get(column), by_events.get(row, {}).get(column)
+            if seen != right:
+                yield Difference(table, row, column, seen, right)
+
+
+def _replayed(store: EventStore, until: int) -> Iterator[tuple[str, Row]]:
+    """(table, row): each Hold when it has ended; at the end all else."""
+    aggregates: dict[UUID, Any] = {}
+    event: Any
+    aggregate: Any
+    for position, event in store.read_log(0):
+        if position > until:
+            break
+        aggregate = aggregates.get(event.originator_id)
+        match event:
+            case Ledger.HoldSettled() | Ledger.HoldReleased() | Ledger.HoldExpired():
+                hold, charged = aggregate.book.holds[event.hold_id], aggregate.book.account.charged
+                event.mutate(aggregate)
+                yield "holds", _ended(aggregate, event, hold, aggregate.book.account.charged - charged)
+            case Ledger.LateSettlementNoted():
+                event.mutate(aggregate)
+                yield "late_settlements", _late(aggregate, event)
+            case _:
+                aggregates[event.originator_id] = event.mutate(aggregate)
+    for aggregate in aggregates.values():
+        yield from _rows_of(aggregate)
+
+
+def _ended(ledger: Ledger, event: Any, hold: Hold, charged_tokens: int) -> Row:
+    status, resolved_at = ledger.book.resolved[event.hold_id]
+    return {
+        **_hold(ledger, event.hold_id, hold),
+        "status": status.value,
+        "charged_tokens": charged_tokens,
+        "charged_pico_usd": event.cost_pico_usd if status is HoldStatus.SETTLED else 0,
+        "resolved_at": _utc(resolved_at),
+    }
+
+
+def _late(ledger: Ledger, event: Ledger.LateSettlementNoted) -> Row:
+    return {
+        "hold_id": event.hold_id,
+        "account_id": ledger.book.account_id,
+        "resolved_as": event.resolved_as,
+        "asked_as": event.asked_as,
+        "prompt_tokens": event.prompt_tokens,
+        "completion_tokens": event.completion_tokens,
+        "noted_at": _utc(event.timestamp),
+    }
+
+
+def _hold(ledger: Ledger, hold_id: str, hold: Hold) -> Row:
+    return {
+        "hold_id": hold_id,
+        "account_id": ledger.book.account_id,
+        "month": ledger.book.month,
+        "key_id": hold.key_id,
+        "request_id": hold.request_id,
+        "model": hold.model,
+        "owner": hold.owner,
+        "choices": hold.quote.choices,
+        "max_tokens": hold.quote.max_tokens,
+        "held_prompt_tokens": hold.quote.prompt_tokens,
+        "held_tokens": hold.tokens,
+        "placed_at": _utc(hold.placed_at),
+        "status": HoldStatus.OPEN.value,
+        "charged_tokens": 0,
+        "charged_pico_usd": 0,
+        "resolved_at": None,
+    }
+
+
+def _rows_of(aggregate: Any) -> Iterator[tuple[str, Row]]:
+    match aggregate:
+        case Account():
+            state = "suspended" if aggregate.suspended else "active"
+            row: Row = {"account_id": show(ACCOUNT, aggregate.id), "name": aggregate.name, "email": aggregate.email}
+            row |= {"state": state, "budget_tokens": aggregate.budget_tokens}
+            yield "accounts", row | {"spend_limit_micro_usd": aggregate.spend_limit_micro_usd}
+        case ApiKey():
+            state = "revoked" if aggregate.revoked else "disabled" if aggregate.disabled else "active"
+            row = {"key_id": show(KEY, aggregate.id), "account_id": show(ACCOUNT, aggregate.account_id)}
+            row |= {"name": aggregate.name, "prefix": aggregate.prefix, "state": state}
+            yield "keys", row | {"budget_tokens": aggregate.budget_tokens}
+        case PlatformSettings():
+            yield "platform_settings", {"spend_limit_micro_usd": aggregate.spend_limit_micro_usd}
+        case Ledger():
+            book = aggregate.book
+            whose = {"account_id": book.account_id, "month": book.month}
+            for table, of, use in (
+                ("ledgers", {}, book.account),
+                *(("key_ledgers", {"key_id": key_id}, use) for key_id, use in book.keys.items()),
+            ):
+                tokens = {"budget_tokens": use.budget, "held_tokens": use.held, "charged_tokens": use.charged}
+                yield table, {**whose, **of, **tokens}
+            for hold_id, hold in book.holds.items():
+                yield "holds", _hold(aggregate, hold_id, hold)
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None)
