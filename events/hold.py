@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-PICO_PER_MICRO = 1_000_000
+PICO_USD_PER_MICRO_USD = 1_000_000
 
 
 class HoldStatus(StrEnum):
@@ -22,14 +22,14 @@ class HoldStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Micro-dollars per million tokens."""
+    prompt_micro_usd_per_million: int = 0
+    completion_micro_usd_per_million: int = 0
 
-    prompt: int
-    completion: int
-
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """Pico-dollars, exactly."""
-        return prompt_tokens * self.prompt + completion_tokens * self.completion
+    def cost_pico_usd(self, prompt_tokens: int, completion_tokens: int) -> int:
+        return (
+            prompt_tokens * self.prompt_micro_usd_per_million
+            + completion_tokens * self.completion_micro_usd_per_million
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,6 @@ class Hold:
         return self.quote.tokens
 
     @property
-    def cost(self) -> int:
-        """The most it can cost, in pico-dollars."""
-        return self.price.cost(self.quote.prompt_tokens, self.quote.completion_tokens)
+    def cost_pico_usd(self) -> int:
+        """The most it can cost."""
+        return self.price.cost_pico_usd(self.quote.prompt_tokens, self.quote.completion_tokens)

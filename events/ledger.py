@@ -168,6 +168,14 @@ class Ledger(Aggregate):
             key_budgets_tokens=dict(key_budgets),
         )
 
+    @classmethod
+    def restored(cls, id: UUID, version: int, book: Month) -> Ledger:
+        """As its events up to `version` made it: for a checkpoint."""
+        ledger = cls.__new__(cls)
+        ledger.__base_init__(id, version, datetime.now(UTC))
+        ledger.book = book
+        return ledger
+
     @staticmethod
     def id_of(account: UUID, month: str) -> UUID:
         return uuid5(account, month)
@@ -228,7 +236,7 @@ class Ledger(Aggregate):
             model=hold.model,
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
-            cost_pico_usd=hold.price.cost(prompt_tokens, completion_tokens),
+            cost_pico_usd=hold.price.cost_pico_usd(prompt_tokens, completion_tokens),
             http_status=http_status,
             timestamp=now,
         )

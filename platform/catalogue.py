@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
+from acs.events.hold import Price
 from acs.platform.model_source import address
 from acs.platform.toml_table import Table, TableError
 
@@ -54,12 +55,6 @@ class Resources:
     num_gpus: float = 0.0
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    prompt_micro_usd_per_million: int = 0
-    completion_micro_usd_per_million: int = 0
 
 
 @dataclass(frozen=True, slots=True)

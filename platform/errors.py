@@ -5,6 +5,8 @@
     ├── AuthenticationError                                                                   401
     │   └── MissingAuthorization, InvalidApiKey, KeyRevoked, KeyDisabled, AccountSuspended
     ├── NotFound 404, MethodNotAllowed 405, RequestTooLarge 413
+    ├── AdmissionError             the ledger does not let the request in                     429
+    │   └── RateLimited, QueueFull, SpendCap, BudgetExceeded
     ├── InternalError                                                                         500
     ├── PartUnavailable            a part of the platform (ledger, views) is coming back      503
     └── InferenceError             carries `retryable`
@@ -130,6 +132,26 @@ class RequestTooLarge(ApiError):
     status, code, should_retry = 413, "request_too_large", False
 
 
+class AdmissionError(ApiError):
+    status = 429
+
+
+class RateLimited(AdmissionError):
+    code = "rate_limited"
+
+
+class QueueFull(AdmissionError):
+    code = "queue_full"
+
+
+class SpendCap(AdmissionError):
+    code, should_retry, retry_after_s = "spend_cap", False, 3600.0
+
+
+class BudgetExceeded(AdmissionError):
+    code, should_retry = "budget_exceeded", False
+
+
 class InternalError(ApiError):
     status, code, should_retry = 500, "internal_error", False
 
@@ -190,6 +212,9 @@ class UpstreamDeadline(InferenceError):
     status, code, retryable = 504, "upstream_deadline", False
 
 
+ADMISSION_ERRORS: dict[str, type[AdmissionError]] = {  # the codes that travel from the ledger to an ingress
+    cls.code: cls for cls in (RateLimited, QueueFull, SpendCap, BudgetExceeded)
+}
 INFERENCE_ERRORS: dict[str, type[InferenceError]] = {
     cls.code: cls  # the codes that travel from a replica to an ingress
     for cls in (UpstreamUnreachable, UpstreamServerError, VllmOom, VllmEngineDead, UpstreamDeadline)

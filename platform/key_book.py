@@ -72,11 +72,8 @@ class KeyBook:
         if not self.fresh:
             raise PartUnavailable("Keys cannot be checked at the moment. Try again.")
         known = self._keys.get(digest_of(key))
-        if known is None:
-            raise InvalidApiKey("The API key is not known.")
-        if known.standing is not Standing.ACCEPTED:
-            refusal, message = _REFUSALS[known.standing]
-            raise refusal(message)
+        if known is None or known.standing is not Standing.ACCEPTED:
+            raise refusal_of(known.standing if known else None)
         return known.caller
 
     async def follow(self, ledger: Any) -> None:
@@ -108,6 +105,14 @@ class KeyBook:
         self._filled.set()
         self._applied.set()
         self._applied = asyncio.Event()
+
+
+def refusal_of(standing: Standing | None) -> ApiError:
+    """Of a key that is not ACCEPTED. None: there is no such key."""
+    if standing is None:
+        return InvalidApiKey("The API key is not known.")
+    kind, message = _REFUSALS[standing]
+    return kind(message)
 
 
 def _key_of(authorization: str | None) -> str:

@@ -1,19 +1,31 @@
-"""The ledger process: a named Ray actor that owns the event store, answers the ingresses' watches, and listens to the
-operator. Killed, Ray starts it again; it reads its log and goes on."""
+"""The ledger process: a named Ray actor that owns the event store, lets requests in and out, answers the ingresses'
+watches, and listens to the operator. Killed, Ray starts it again; it reads its log and goes on. It kills itself when a
+commit fails: what it remembers is then not what is on disk, and there is one way to read the disk, the start's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import secrets
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
+from acs.platform.catalogue import Catalogue
 from acs.platform.clock import MonotonicClock
 from acs.platform.ledger import admin
+from acs.platform.ledger.accounts import Accounts
+from acs.platform.ledger.commits import Commits
 from acs.platform.ledger.contract import KeyChanges
-from acs.platform.ledger.ledger import Ledger
+from acs.platform.ledger.desk import Desk
+from acs.platform.ledger.front import Front
 from acs.platform.ledger.local_key import ensure_local_key
+from acs.platform.ledger.memory import Memory, recall
 from acs.platform.ledger.service import LedgerService
+from acs.platform.ledger.traffic import Traffic
 from acs.platform.settings import Settings
 from acs.storage.event_store import open_event_store
 
@@ -29,8 +41,10 @@ class LedgerActor:
     from `__init__` would end the actor for good, where a full disk is soon emptied.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, catalogue: Catalogue) -> None:
         self._settings = settings
+        self._catalogue = catalogue
+        self._secret = secrets.token_hex(32)  # of this life: only who may ask the actor learns it
         self._service: LedgerService | None = None
         self._fault: Exception | None = None
         self._tried = asyncio.Event()  # the first attempt has ended, well or not
@@ -45,10 +59,15 @@ class LedgerActor:
         """See `LedgerService.watch`. May be delivered twice."""
         return await (await self._serving()).watch(ingress_id, epoch, version)
 
+    async def endpoint(self) -> tuple[str, int, str]:
+        """(host, port, secret): where an ingress opens its link."""
+        await self._serving()
+        return self._endpoint
+
     async def ensure_local_key(self, base_url: str) -> None:
         """Writes `$ACS_DATA/env`; answers nothing, so that the key stays there. May be delivered twice."""
         service = await self._serving()
-        await service.change(lambda: ensure_local_key(service.ledger, self._settings.env_file, base_url))
+        await service.change(lambda: ensure_local_key(service.accounts, self._settings.env_file, base_url))
 
     async def pid(self) -> int:
         return os.getpid()
@@ -71,18 +90,48 @@ class LedgerActor:
                 await asyncio.sleep(REOPEN_PAUSE_S)
 
     async def _open(self) -> LedgerService:
-        store = await asyncio.to_thread(open_event_store, self._settings.event_store)
+        settings = self._settings
+        store = await asyncio.to_thread(open_event_store, settings.event_store)
         try:
-            ledger = await asyncio.to_thread(Ledger, store)
-            service = LedgerService(ledger, self._settings.limits.key_lease_s, MonotonicClock())
-            self._door = await admin.serve(admin.listen(self._settings.admin_socket), service)
+            store.claim()
+            prices = {model.id: model.price for model in self._catalogue.values()}
+            memory = await asyncio.to_thread(recall, store, settings.ledger_checkpoint, prices)
+            return await self._serve(memory)
         except Exception:
             store.close()
             raise
+
+    async def _serve(self, memory: Memory) -> LedgerService:
+        """The one place where the ledger's parts are put together."""
+        limits, clock = self._settings.limits, MonotonicClock()
+        writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
+        slots = {model.id: model.slots for model in self._catalogue.values()}
+        commits = Commits(memory.storing, writer, _end)
+        desk = Desk(memory.table, memory.books, Traffic(limits, slots, clock), commits, lambda: datetime.now(UTC))
+        service = LedgerService(Accounts(memory.store, memory.table), desk, writer, limits.key_lease_s, clock)
+        front = Front(desk, limits.owner_lease_s, clock)
+        host = own_address()
+        self._endpoint = host, await front.listen(host, self._secret), self._secret
+        self._tending = asyncio.create_task(front.tend())
+        self._door = await admin.serve(admin.listen(self._settings.admin_socket), service)
         return service
 
 
-def start_ledger(settings: Settings) -> Any:
+def _end(fault: Exception) -> None:
+    """Ray starts another, whose memory is what is on disk."""
+    traceback.print_exception(fault)
+    os._exit(1)
+
+
+def own_address() -> str:
+    """The address other nodes reach this one by; on one machine, loopback."""
+    import ray
+
+    address: str = ray.util.get_node_ip_address()
+    return address
+
+
+def start_ledger(settings: Settings, catalogue: Catalogue) -> Any:
     """The handle of the ledger, started on this node if it does not run yet, once it serves.
 
     Raises EventStoreUnavailable or OSError when it cannot; it then goes on trying. Ray must have been started.
@@ -104,7 +153,7 @@ def start_ledger(settings: Settings) -> Any:
             num_cpus=0,
             scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),  # its disk is here
         )
-        .remote(settings)
+        .remote(settings, catalogue)
     )
     try:
         ray.get(handle.ready.remote())

@@ -33,6 +33,12 @@ class Limits:
     stalled_s: float = _limit(60, "time in which a client must take what was sent, or its answer is cut off")
     breaker_failures: int = _limit(5, "failures in a row that open a model's circuit breaker")
     breaker_open_s: float = _limit(30, "time a breaker stays open before one probe")
+    key_running: int = _limit(16, "requests of a key that run at once; more wait")
+    key_waiting: int = _limit(64, "requests of a key that wait; beyond: 429 queue_full")
+    key_rate_per_minute: int = _limit(600, "requests of a key in any 60 s; beyond: 429 rate_limited")
+    wait_s: float = _limit(600, "time a request waits for its turn; beyond: 429 queue_full")
+    owner_lease_s: float = _limit(10, "time after which a vanished API server's requests are given up")
+    settle_s: float = _limit(10, "time a whole answer waits until its charge is on disk; beyond: 500")
     key_lease_s: float = _limit(3, "age at which an ingress stops trusting its copy of the keys")
 
     @classmethod

@@ -60,6 +60,10 @@ class Settings:
         return self.data / "events.sqlite"
 
     @property
+    def ledger_checkpoint(self) -> Path:
+        return self.data / "ledger.checkpoint"
+
+    @property
     def run_dir(self) -> Path:
         """Files of one run: tokens, HAProxy's configuration, logs. Nothing in it must outlive the server."""
         return self.data / "run"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from acs.platform.completions.served import ServedModel
 from acs.platform.key_book import KeyBook
+from acs.platform.ledger.client import LedgerClient
 from acs.platform.limits import Limits
 
 # Two answers of 256 whole-vocabulary rows are 100 MB of arrays on their way; more wait their turn.
@@ -21,4 +22,5 @@ class Services:
     limits: Limits
     keys: KeyBook
     models: Mapping[str, ServedModel]
+    ledger: LedgerClient
     whole_vocabulary: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WHOLE_VOCABULARY_AT_ONCE))

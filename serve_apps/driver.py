@@ -41,7 +41,7 @@ def main(settings: Settings) -> None:
     _start_ray(settings)
     vital = [] if settings.ray_address else [p for p in processes.descendants(os.getpid()) if p.parent == os.getpid()]
     say("starting the ledger")
-    ledger = start_ledger(settings)
+    ledger = start_ledger(settings, catalogue)
     say("starting the proxy")
     _start_serve(settings)
     with _progress_of_applications():

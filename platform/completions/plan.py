@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
+
+import msgspec
 
 from acs.platform.completions.body import shown
 from acs.platform.completions.request import CompletionRequest
@@ -41,9 +43,14 @@ class Plan:
         return len(self.generate.prompts) * self.generate.n
 
     @property
-    def quote_tokens(self) -> int:
-        """The most the request can cost: each prompt once, and every choice at its longest."""
-        return self.prompt_tokens + self.choices * self.generate.sampling.max_tokens
+    def max_tokens(self) -> int:
+        """Of one choice."""
+        return self.generate.sampling.max_tokens
+
+    def lowered(self, max_tokens: int) -> Plan:
+        """The same with fewer tokens a choice: what the budget leaves."""
+        sampling = msgspec.structs.replace(self.generate.sampling, max_tokens=max_tokens)
+        return replace(self, generate=msgspec.structs.replace(self.generate, sampling=sampling))
 
     @property
     def whole_vocabulary(self) -> bool:

@@ -1,69 +1,98 @@
-"""The road of a completion, from a planned request to its last Piece. No HTTP here."""
+"""The road of a completion, from a planned request to its last Piece and its charge. No HTTP here."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import TracebackType
 
+from acs.platform.completions.charge import client_left, order_of, resolution
 from acs.platform.completions.plan import Plan
 from acs.platform.errors import (
     INFERENCE_ERRORS,
     ApiError,
+    InternalError,
     InvalidRequest,
     UpstreamDeadline,
     UpstreamServerError,
     UpstreamUnreachable,
 )
 from acs.platform.inference.contract import Delta, Failed, Piece
-from acs.platform.ledger.contract import Caller
+from acs.platform.ledger.client import LedgerClient
+from acs.platform.ledger.contract import Caller, Granted, Reply, Resolved
 from acs.platform.limits import Limits
 
+ABORT_S = 5.0  # for the engine's last word on an aborted request
 
-class ClientGone(Exception):
-    """The client has hung up; nobody reads the answer."""
+_charging: set[asyncio.Task[Reply]] = set()  # of this process, whatever becomes of the requests they belong to
 
 
 class Run:
-    """One request in the engine. Used as a context: leaving it, however, ends the request in the engine.
+    """One request, from its Hold to its charge. Used as a context: entering it places the Hold, perhaps after waiting
+    for a turn, and starts the engine; leaving it, however, ends the request in the engine and resolves the Hold.
 
-        with Run(caller, plan, limits) as run:
+        async with Run(caller, plan, ledger, limits, request_id) as run:
             while run.unfinished:
                 for piece in await run.ready(): ...
+        await run.charged()
 
-    `interrupt(error)` makes `ready` raise, from a deadline or a client that hung up.
+    `interrupt(error)` ends any wait inside with that error, from a deadline or a client that hung up.
     """
 
-    def __init__(self, caller: Caller, plan: Plan, limits: Limits) -> None:
-        self.caller = caller
-        self.plan = plan
+    def __init__(self, caller: Caller, plan: Plan, ledger: LedgerClient, limits: Limits, request_id: str) -> None:
+        self.plan = plan  # its max_tokens may be lowered when the Hold is placed
         self.unfinished = plan.choices
         self.completion_tokens = 0
+        self.sent_tokens = 0  # of a stream, in writes that the client has taken
+        self._ledger = ledger
         self._limits = limits
+        self._order = order_of(caller, plan, request_id)
+        self._charging: asyncio.Task[Reply] | None = None
         self._pieces: list[Piece] = []
         self._waiter: asyncio.Future[None] | None = None
         self._interrupted: Exception | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._probe = False
 
-    def __enter__(self) -> Run:
-        """Raises CircuitOpen. (The ledger's `open` comes next, here: judged, held, then run.)"""
-        self._probe = self.plan.model.breaker.admit()
+    @property
+    def clamped(self) -> str | None:
+        """What the clamp header says; None when the budget left max_tokens as it was asked for."""
+        requested, applied = self._order.max_tokens, self.plan.max_tokens
+        return None if requested == applied else f"requested={requested},applied={applied},reason=budget"
+
+    async def __aenter__(self) -> Run:
+        """Raises CircuitOpen, then what the ledger refuses with."""
+        breaker = self.plan.model.breaker
+        self._probe = breaker.admit()
         try:
-            self.plan.model.engine.submit(self.plan.generate, self._sink)
+            granted = await self._granted()
         except BaseException:
-            self.plan.model.breaker.abandoned(self._probe)
+            breaker.abandoned(self._probe)
             raise
-        streams = self.plan.generate.stream
-        deadline_s = self._limits.stream_deadline_s if streams else self._limits.whole_deadline_s
-        self._deadline = asyncio.get_running_loop().call_later(deadline_s, self._too_late, deadline_s)
+        try:
+            self._start(granted.max_tokens)
+        except BaseException as error:
+            self._leave(error)
+            raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        """(The ledger's `settle` comes here, in a task that the process owns: a cancelled stream must not stop it.)"""
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._leave(error)
+
+    def _start(self, max_tokens: int) -> None:
+        if max_tokens < self.plan.max_tokens:
+            self.plan = self.plan.lowered(max_tokens)
+        limits = self._limits
+        deadline_s = limits.stream_deadline_s if self.plan.generate.stream else limits.whole_deadline_s
+        self._deadline = asyncio.get_running_loop().call_later(deadline_s, self._too_late, deadline_s)
+        self.plan.model.engine.submit(self.plan.generate, self._sink)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Nothing is awaited here: a cancelled stream must resolve its Hold all the same."""
         if self._deadline is not None:
             self._deadline.cancel()
-        if self.unfinished:
-            self.plan.model.engine.abort(self.plan.id)
         breaker = self.plan.model.breaker
         if isinstance(error, ApiError) and error.status in (502, 504):
             breaker.failed()
@@ -71,13 +100,82 @@ class Run:
             breaker.succeeded()
         else:
             breaker.abandoned(self._probe)
+        if self.unfinished:
+            self.plan.model.engine.abort(self.plan.id)
+        self._charging = asyncio.create_task(self._resolve(error))
+        _charging.add(self._charging)
+        self._charging.add_done_callback(_charging.discard)
+
+    async def _resolve(self, error: BaseException | None) -> Reply:
+        if client_left(error) and not self.plan.generate.stream:
+            await self._count_aborted()
+        used = self.sent_tokens if self.plan.generate.stream else self.completion_tokens
+        return await self._ledger.resolve(resolution(self._order, error, used, streamed=self.plan.generate.stream))
+
+    async def _count_aborted(self) -> None:
+        """What choices had when they were aborted comes with the engine's last word on each of them."""
+        with contextlib.suppress(TimeoutError):  # an engine that has died says nothing more
+            async with asyncio.timeout(ABORT_S):
+                while self.unfinished:
+                    self._interrupted = None
+                    await self._sleep(None)
+                    pieces, self._pieces = self._pieces, []
+                    for piece in pieces:
+                        if isinstance(piece, Failed):
+                            self.unfinished = 0
+                        elif isinstance(piece, Delta):
+                            self._count(piece)
+
+    async def charged(self) -> None:
+        """Returns when the charge is on disk. Raises InternalError when that takes too long."""
+        assert self._charging is not None, "to be called after leaving the run"
+        done, _ = await asyncio.wait([self._charging], timeout=self._limits.settle_s)
+        if not done:
+            raise InternalError("The answer's charge could not be recorded in time.")
+        resolved = self._charging.result()
+        if not isinstance(resolved, Resolved) or resolved.status != "settled":
+            raise InternalError("The answer could not be charged as it was held.")
+
+    async def _granted(self) -> Granted:
+        opening = self._ledger.open(self._order)
+        opening.add_done_callback(lambda _: self._awake())
+        try:
+            while not opening.done():
+                await self._sleep(None)
+        except BaseException:
+            self._ledger.withdraw(self._order, "client_gone")
+            raise
+        granted = opening.result()
+        assert isinstance(granted, Granted)
+        return granted
 
     async def ready(self, patience_s: float | None = None) -> list[Piece]:
         """The Pieces that have come since the last call; none only when `patience_s` went by without any.
 
         Raises the contract's error when the engine failed, UpstreamDeadline, or what `interrupt` was given.
         """
-        if not self._pieces and self._interrupted is None:
+        if not self._pieces:
+            await self._sleep(patience_s)
+        if self._interrupted is not None:
+            raise self._interrupted
+        pieces, self._pieces = self._pieces, []
+        for piece in pieces:
+            if isinstance(piece, Delta):
+                self._count(piece)
+                if piece.finish_reason == "abort":  # not by us: we have not left yet
+                    raise UpstreamServerError("The model's engine gave the request up.")
+            elif isinstance(piece, Failed):
+                self.unfinished = 0
+                raise error_of(piece)
+        return pieces
+
+    def interrupt(self, error: Exception) -> None:
+        self._interrupted = self._interrupted or error
+        self._awake()
+
+    async def _sleep(self, patience_s: float | None) -> None:
+        """Until `_awake` is called, or the time is over. Raises what `interrupt` was given."""
+        if self._interrupted is None:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
             impatience = loop.call_later(patience_s, self._awake) if patience_s is not None else None
@@ -88,18 +186,6 @@ class Run:
                     impatience.cancel()
         if self._interrupted is not None:
             raise self._interrupted
-        pieces, self._pieces = self._pieces, []
-        for piece in pieces:
-            if isinstance(piece, Delta):
-                self._count(piece)
-            elif isinstance(piece, Failed):
-                self.unfinished = 0
-                raise error_of(piece)
-        return pieces
-
-    def interrupt(self, error: Exception) -> None:
-        self._interrupted = self._interrupted or error
-        self._awake()
 
     def _sink(self, piece: Piece) -> None:
         self._pieces.append(piece)
@@ -113,8 +199,6 @@ class Run:
         self.completion_tokens += len(delta.token_ids)
         if delta.finish_reason is not None:
             self.unfinished -= 1
-        if delta.finish_reason == "abort":  # not by us: we no longer listen once we abort
-            raise UpstreamServerError("The model's engine gave the request up.")
 
     def _too_late(self, deadline_s: float) -> None:
         if self.plan.model.engine.status().status == "cold":

@@ -1,7 +1,7 @@
 """What an ingress and a model replica say to each other, in frames (`acs.platform.frames`).
 
 The ingress sends Submit and Abort; the replica sends (request id, Piece). A step of the engine costs one write however
-many requests share it. Serve keeps what it is good at (placing, health, autoscaling, and telling us which replicas run);
+many requests share it. Serve keeps what it is good at (placing, health, autoscaling, telling us which replicas run);
 only the bytes of a request take this shorter way.
 """
 

@@ -1,9 +1,16 @@
-"""What travels from the ledger to an ingress: which digests are keys, whose they are, and whether they are accepted."""
+"""What an ingress and the ledger say to each other.
+
+Keys travel from the ledger to every ingress, by `watch`. About Holds they speak in frames: an ingress sends commands,
+the ledger answers each by its Hold's id, once what it says is on disk. Ids are those people see. A Hold's is made by
+the ingress, so that a command sent again is applied once.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class Standing(StrEnum):
@@ -40,3 +47,72 @@ class KeyChanges:
     version: int
     whole: bool  # True: `keys` replaces the whole copy; False: it holds what changed since the version asked with
     keys: tuple[KeyStanding, ...]
+
+
+class Open(msgspec.Struct, array_like=True, tag="open", frozen=True):
+    """May this request run? Judged in one visit: key, rate, spend, budget; then a Hold is placed and a slot taken, or
+    the request waits for one. Answered by Granted, by Waiting and later another, or by Refusal.
+    """
+
+    hold_id: str
+    account_id: str
+    key_id: str
+    request_id: str
+    model: str
+    kind: str  # completion, job, harvest, branch
+    user: str | None
+    prompt_tokens: int
+    choices: int
+    max_tokens: int
+    min_tokens: int
+    clamp: bool  # whether `max_tokens` may be lowered to what the budget leaves
+
+
+class Settle(msgspec.Struct, array_like=True, tag="settle", frozen=True):
+    """The request has ended; charge what it used. Answered by Resolved."""
+
+    hold_id: str
+    account_id: str
+    prompt_tokens: int
+    completion_tokens: int
+    http_status: int | None  # None: the client had gone
+
+
+class Release(msgspec.Struct, array_like=True, tag="release", frozen=True):
+    """The request used nothing, or its client left while it waited. Answered by Resolved."""
+
+    hold_id: str
+    account_id: str
+    reason: str
+    http_status: int | None
+
+
+Command = Open | Settle | Release
+
+
+class Granted(msgspec.Struct, array_like=True, tag="granted", frozen=True):
+    hold_id: str
+    max_tokens: int
+
+
+class Waiting(msgspec.Struct, array_like=True, tag="waiting", frozen=True):
+    hold_id: str
+
+
+class Refusal(msgspec.Struct, array_like=True, tag="refusal", frozen=True):
+    """`code` is one of `acs.platform.errors.ADMISSION_ERRORS`, or a Standing that is not ACCEPTED."""
+
+    hold_id: str
+    code: str
+    message: str
+    retry_after_s: float | None = None
+
+
+class Resolved(msgspec.Struct, array_like=True, tag="resolved", frozen=True):
+    """How the Hold stands now: `settled`, `released`, `expired`; `unknown` when there is no such Hold."""
+
+    hold_id: str
+    status: str
+
+
+Reply = Granted | Waiting | Refusal | Resolved

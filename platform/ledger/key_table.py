@@ -1,4 +1,4 @@
-"""The ledger's memory of accounts and keys: a fold of the event log, and what changed in it since any version."""
+"""The ledger's memory of accounts, keys and what they may use: a fold of the log, and what changed since a version."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from uuid import UUID
 from acs.events.account import Account
 from acs.events.api_key import ApiKey
 from acs.events.ids import ACCOUNT, KEY, show
+from acs.events.platform_settings import PlatformSettings
 from acs.platform.ledger.contract import Caller, KeyStanding, Standing
 
 
@@ -22,6 +23,8 @@ class AccountRow:
     email: str
     created_at: datetime
     suspended: bool = False
+    budget_tokens: int | None = None  # a calendar month
+    spend_limit_micro_usd: int | None = None  # a UTC day
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class KeyRow:
     created_at: datetime
     disabled: bool = False
     revoked: bool = False
+    budget_tokens: int | None = None  # a calendar month
 
     @property
     def state(self) -> str:
@@ -49,6 +53,8 @@ class KeyTable:
         self._accounts: dict[UUID, AccountRow] = {}
         self._keys: dict[UUID, KeyRow] = {}
         self._keys_of: dict[UUID, list[UUID]] = {}
+        self.knows_platform_settings = False  # whether their aggregate exists
+        self.spend_limit_micro_usd: int | None = None  # a UTC day, of all accounts together
         self._changed_at: dict[UUID, int] = {}  # key id → version of its last change, oldest change first
 
     @property
@@ -57,10 +63,21 @@ class KeyTable:
         return self._version
 
     def apply(self, position: int, event: Any) -> None:
-        """Events of other kinds only move the version."""
+        """Events of other kinds only move the version; one applied before does nothing."""
         with self._lock:
-            self._fold(position, event)
-            self._version = position
+            if position > self._version:
+                self._fold(position, event)
+                self._version = position
+
+    def restore(self, version: int, accounts: Iterable[AccountRow], keys: Iterable[KeyRow]) -> None:
+        """Into an empty table, rows as another gave them, in their order."""
+        with self._lock:
+            self._version = version
+            self._accounts = {row.id: row for row in accounts}
+            self._keys_of = {id: [] for id in self._accounts}
+            for row in keys:
+                self._keys_of[row.account_id].append(row.id)
+                self._put_key(row, version)
 
     def account(self, id: UUID) -> AccountRow | None:
         return self._accounts.get(id)
@@ -102,6 +119,16 @@ class KeyTable:
                 self._accounts[id] = replace(self._accounts[id], suspended=suspended)
                 for key_id in self._keys_of[id]:
                     self._mark_changed(key_id, position)
+            case Account.BudgetSet():
+                self._accounts[id] = replace(self._accounts[id], budget_tokens=event.budget_tokens)
+            case Account.SpendLimitSet():
+                self._accounts[id] = replace(self._accounts[id], spend_limit_micro_usd=event.limit_micro_usd)
+            case PlatformSettings.Created():
+                self.knows_platform_settings = True
+            case PlatformSettings.SpendLimitSet():
+                self.spend_limit_micro_usd = event.limit_micro_usd
+            case ApiKey.BudgetSet():
+                self._keys[id] = replace(self._keys[id], budget_tokens=event.budget_tokens)
             case ApiKey.Created():
                 row = KeyRow(id, event.account_id, event.name, event.prefix, event.digest, event.timestamp)
                 self._keys_of[event.account_id].append(id)
@@ -123,16 +150,16 @@ class KeyTable:
         self._changed_at.pop(key_id, None)  # a dict keeps the order of insertion: out, and in again at the end
         self._changed_at[key_id] = position
 
-    def _standings(self, key_ids: Iterable[UUID]) -> tuple[KeyStanding, ...]:
-        rows = [self._keys[id] for id in key_ids]
-        return tuple(KeyStanding(row.digest, _caller(row), self._standing(row)) for row in rows)
-
-    def _standing(self, row: KeyRow) -> Standing:
+    def standing_of(self, row: KeyRow) -> Standing:
         if row.revoked:
             return Standing.REVOKED
         if row.disabled:
             return Standing.DISABLED
         return Standing.SUSPENDED if self._accounts[row.account_id].suspended else Standing.ACCEPTED
+
+    def _standings(self, key_ids: Iterable[UUID]) -> tuple[KeyStanding, ...]:
+        rows = [self._keys[id] for id in key_ids]
+        return tuple(KeyStanding(row.digest, _caller(row), self.standing_of(row)) for row in rows)
 
 
 def _caller(row: KeyRow) -> Caller:

@@ -9,23 +9,23 @@ from pathlib import Path
 
 from acs.events.api_key import digest_of
 from acs.events.ids import ACCOUNT, KEY, show
+from acs.platform.ledger.accounts import KEYS_PER_ACCOUNT, Accounts
 from acs.platform.ledger.key_table import AccountRow
-from acs.platform.ledger.ledger import KEYS_PER_ACCOUNT, Ledger
 
 NAME = "local"
 EMAIL = "local@localhost"
 BASE_VARIABLE, KEY_VARIABLE = "ACS_API_BASE", "ACS_API_KEY"
 
 
-def ensure_local_key(ledger: Ledger, env_file: Path, base_url: str) -> None:
+def ensure_local_key(accounts: Accounts, env_file: Path, base_url: str) -> None:
     """Afterwards the file exports `base_url` and an active key of account `local`: the one it held, if that still is
     one, or a new one. Raises EnvFileUnavailable.
     """
-    account = _local_account(ledger)
-    active = {key.digest for key in ledger.list_keys(show(ACCOUNT, account.id)) if key.state == "active"}
+    account = _local_account(accounts)
+    active = {key.digest for key in accounts.list_keys(show(ACCOUNT, account.id)) if key.state == "active"}
     secret = read_key(env_file)
     if secret is None or digest_of(secret) not in active:
-        secret = _new_secret(ledger, account)
+        secret = _new_secret(accounts, account)
     _write(env_file, f"export {BASE_VARIABLE}={shlex.quote(base_url)}\nexport {KEY_VARIABLE}={shlex.quote(secret)}\n")
 
 
@@ -41,20 +41,20 @@ def read_key(env_file: Path) -> str | None:
     return values[-1].strip().strip("'\"") if values else None
 
 
-def _local_account(ledger: Ledger) -> AccountRow:
-    for account in ledger.list_accounts():
+def _local_account(accounts: Accounts) -> AccountRow:
+    for account in accounts.list_accounts():
         if (account.name, account.email) == (NAME, EMAIL):
             return account
-    return ledger.create_account(NAME, EMAIL)
+    return accounts.create_account(NAME, EMAIL)
 
 
-def _new_secret(ledger: Ledger, account: AccountRow) -> str:
+def _new_secret(accounts: Accounts, account: AccountRow) -> str:
     account_id = show(ACCOUNT, account.id)
-    unrevoked = [key for key in ledger.list_keys(account_id) if not key.revoked]
+    unrevoked = [key for key in accounts.list_keys(account_id) if not key.revoked]
     if len(unrevoked) >= KEYS_PER_ACCOUNT:  # a lost file must not keep the server from starting
         oldest = min(unrevoked, key=lambda key: (key.name != NAME, key.created_at))
-        ledger.revoke_key(show(KEY, oldest.id))
-    return ledger.create_key(account_id, NAME).secret
+        accounts.revoke_key(show(KEY, oldest.id))
+    return accounts.create_key(account_id, NAME).secret
 
 
 def _write(path: Path, text: str) -> None:

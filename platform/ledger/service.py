@@ -1,31 +1,33 @@
-"""The ledger among its askers: commands one at a time on a thread of their own, watchers answered meanwhile. No Ray."""
+"""The operator's commands, one at a time on the writer's thread, and the watchers that must see them. No Ray."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import TypeVar
 
 from acs.platform.clock import Clock
+from acs.platform.ledger.accounts import Accounts
 from acs.platform.ledger.contract import KeyChanges
-from acs.platform.ledger.ledger import Ledger
+from acs.platform.ledger.desk import Desk
 from acs.platform.ledger.watchers import Watchers
 
 T = TypeVar("T")
 
 
 class LedgerService:
-    def __init__(self, ledger: Ledger, lease_s: float, clock: Clock) -> None:
-        self.ledger = ledger
+    def __init__(self, accounts: Accounts, desk: Desk, writer: Executor, lease_s: float, clock: Clock) -> None:
+        """`writer`: one thread, so that a caller that goes away cannot let a second command in beside its own."""
+        self.accounts = accounts
+        self._desk = desk
         self.epoch = uuid.uuid4().hex  # versions of one run say nothing about a store that was replaced since
-        self._watchers = Watchers(lease_s, clock, former_copies=not ledger.began_empty)
-        # One thread, not a lock: a caller that goes away cannot let a second command in beside its own.
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
+        self._watchers = Watchers(lease_s, clock, former_copies=accounts.version > 0)
+        self._writer = writer
 
     async def change(self, command: Callable[[], T]) -> T:
-        """Runs a command of the ledger. Returns when it is on disk and no ingress holds an older copy.
+        """Runs a command of the Accounts. Returns when it is on disk and no ingress holds an older copy.
 
         A command that finds its work already done waits too: what it confirms must be true everywhere. Raises what
         the command raises, and ChangeNotSeen.
@@ -33,8 +35,14 @@ class LedgerService:
         running = asyncio.get_running_loop().run_in_executor(self._writer, command)
         running.add_done_callback(lambda _: self._watchers.announce())
         result = await asyncio.shield(running)  # shielded: the announcement must not depend on who still listens
-        await self._watchers.seen_by_all(self.ledger.version)
+        await self._watchers.seen_by_all(self.accounts.version)
         return result
+
+    async def note_budgets(self, account_id: str) -> None:
+        """After a change of standing budgets: returns when this month's Ledger has them too."""
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._desk.note_budgets(account_id, lambda: stored.set_result(None))
+        await stored
 
     async def watch(self, ingress_id: str, epoch: str | None, version: int) -> KeyChanges:
         """What changed since `version` of `epoch`; everything, if that is not this run's. When there is nothing new,
@@ -42,13 +50,10 @@ class LedgerService:
         """
         if epoch != self.epoch:
             self._watchers.asked(ingress_id, version=-1)
-            now, keys = self.ledger.table.everything()
+            now, keys = self.accounts.table.everything()
             return KeyChanges(self.epoch, now, whole=True, keys=keys)
         self._watchers.asked(ingress_id, version)
-        if self.ledger.version <= version:
+        if self.accounts.version <= version:
             await self._watchers.poll()
-        now, keys = self.ledger.table.changes_since(version)
+        now, keys = self.accounts.table.changes_since(version)
         return KeyChanges(self.epoch, now, whole=False, keys=keys)
-
-    def close(self) -> None:
-        self._writer.shutdown()

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import Message, Receive, Scope, Send
 
-from acs.platform.completions.road import ClientGone
+from acs.platform.completions.charge import ClientGone
 from acs.platform.errors import ApiError, BadJson, InternalError, MethodNotAllowed, NotFound
 from acs.platform.wiring import Services
 from acs.serve_apps.api import docs, http

@@ -55,10 +55,11 @@ class Gathered:
 
 
 async def gather(run: Run) -> Gathered:
-    """Run it to its end. Raises the contract's errors, and ClientGone when the client hangs up first."""
-    gathered = Gathered(run.plan)
-    with run:
+    """Run it to its end and charge it. Raises the contract's errors, and ClientGone when the client hangs up first."""
+    async with run:
+        gathered = Gathered(run.plan)
         while run.unfinished:
             for piece in await run.ready():
                 gathered.add(piece)
+    await run.charged()
     return gathered

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from starlette.requests import Request
 from starlette.types import Receive
 
-from acs.platform.completions.road import ClientGone, Run
+from acs.platform.completions.charge import ClientGone
+from acs.platform.completions.road import Run
 
 
 @contextmanager

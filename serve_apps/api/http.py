@@ -11,6 +11,8 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
+from acs.platform.completions.plan import Plan
+from acs.platform.completions.road import Run
 from acs.platform.errors import ApiError, RequestTooLarge
 from acs.platform.ledger.contract import Caller
 from acs.platform.limits import Limits
@@ -71,6 +73,16 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 def too_large(limit: int) -> RequestTooLarge:
     return RequestTooLarge(f"The body is larger than {limit:,} bytes. Split the request.")
+
+
+def run_of(request: Request, caller: Caller, plan: Plan) -> Run:
+    services = services_of(request)
+    return Run(caller, plan, services.ledger, services.limits, request_id_of(request))
+
+
+def clamp_header(run: Run) -> list[tuple[bytes, bytes]]:
+    """Present when the budget has lowered `max_tokens`, also one that was left out. Known once the run has begun."""
+    return [(b"x-acs-max-tokens-clamped", run.clamped.encode())] if run.clamped else []
 
 
 async def json_answer(

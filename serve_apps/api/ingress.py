@@ -14,6 +14,7 @@ from acs.platform.completions.served import ServedModel
 from acs.platform.inference.contract import EngineStatus
 from acs.platform.inference.remote import Address, RemoteEngine
 from acs.platform.key_book import KeyBook
+from acs.platform.ledger.client import LedgerClient
 from acs.platform.ledger_actor import find_ledger
 from acs.platform.settings import Settings
 from acs.platform.tokenizer import ModelTokenizer
@@ -42,12 +43,17 @@ class Ingress:
         for model in models.values():
             # Not on the first request.
             await asyncio.to_thread(lambda tokenizer: tokenizer.token_texts, model.tokenizer)
-        self._following = [asyncio.create_task(keys.follow(find_ledger()))]
+        ledger_actor = find_ledger()
+        ledger = LedgerClient(ledger_actor.endpoint.remote)
+        self._following = [
+            asyncio.create_task(keys.follow(ledger_actor)),
+            asyncio.create_task(ledger.follow()),
+        ]
         for engine in engines.values():
             await engine.refresh()
             self._following.append(asyncio.create_task(engine.follow()))
         await keys.filled()
-        self._services = Services(settings.limits, keys, models)
+        self._services = Services(settings.limits, keys, models, ledger)
 
     def __serve_build_asgi_app__(self) -> Any:
         return create_app(self._services)

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from acs.platform.completions.charge import ClientGone
 from acs.platform.completions.plan import Plan
-from acs.platform.completions.road import ClientGone, Run
 from acs.platform.errors import ApiError, InternalError
 from acs.platform.ledger.contract import Caller
 from acs.serve_apps.api import http
@@ -20,15 +20,11 @@ from acs.serve_apps.api.hang_up import interrupting
 from acs.serve_apps.api.render.stream import DONE, KEEPALIVE, StreamRenderer
 
 log = logging.getLogger("ray.serve")
-START = {
-    "type": "http.response.start",
-    "status": 200,
-    "headers": [
-        (b"content-type", b"text/event-stream; charset=utf-8"),
-        (b"cache-control", b"no-cache"),
-        (b"x-accel-buffering", b"no"),  # a proxy of the operator's, nginx say, must not hold events back
-    ],
-}
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # a proxy of the operator's, nginx say, must not hold events back
+]
 
 
 class EventStream(Response):
@@ -39,14 +35,15 @@ class EventStream(Response):
     def __init__(self, request: Request, caller: Caller, plan: Plan) -> None:
         self._request = request
         self._limits = http.services_of(request).limits
-        self._run = Run(caller, plan, self._limits)
+        self._run = http.run_of(request, caller, plan)
         self._started = False
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with interrupting(self._request, self._run), self._run:
-                await self._send_events(send)
+            with interrupting(self._request, self._run):
+                async with self._run:
+                    await self._send_events(send)
         except ClientGone:
             return
         except TimeoutError:
@@ -78,9 +75,11 @@ class EventStream(Response):
     async def _write(self, send: Send, events: bytes, *, last: bool = False) -> None:
         if not self._started:
             self._started = True
-            await send(START)
+            headers = [*HEADERS, *http.clamp_header(self._run)]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with asyncio.timeout(self._limits.stalled_s):  # one that reads no more would keep its engine for hours
             await send({"type": "http.response.body", "body": events, "more_body": not last})
+        self._run.sent_tokens = self._run.completion_tokens
 
     async def _fail(self, send: Send, error: ApiError) -> None:
         event = orjson.dumps(error.body(http.request_id_of(self._request)))

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from acs.platform.completions.plan import Plan
-from acs.platform.completions.road import Run
 from acs.platform.ledger.contract import Caller
 from acs.serve_apps.api import http
 from acs.serve_apps.api.gathered import Gathered, gather
@@ -32,7 +31,7 @@ class WholeVocabularyAnswer(Response):
     def __init__(self, request: Request, caller: Caller, plan: Plan) -> None:
         self._request = request
         self._services = http.services_of(request)
-        self._run = Run(caller, plan, self._services.limits)
+        self._run = http.run_of(request, caller, plan)
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,7 +41,7 @@ class WholeVocabularyAnswer(Response):
 
     async def _send(self, gathered: Gathered, send: Send, gone: asyncio.Future[None]) -> None:
         gzip = http.accepts_gzip(self._request)
-        headers = [(b"content-type", b"application/json"), (b"vary", b"Accept-Encoding")]
+        headers = [(b"content-type", b"application/json"), (b"vary", b"Accept-Encoding"), *http.clamp_header(self._run)]
         if gzip:
             headers.append((b"content-encoding", b"gzip"))
         await send({"type": "http.response.start", "status": 200, "headers": headers})

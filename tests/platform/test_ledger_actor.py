@@ -14,7 +14,7 @@ async def test_a_store_that_cannot_be_opened_is_said_and_tried_again(tmp_path, m
     monkeypatch.setattr(ledger_actor, "REOPEN_PAUSE_S", 0.001)
     settings = Settings.from_environ({"ACS_DATA": str(tmp_path)})
     settings.event_store.mkdir()  # a folder where the file should be
-    actor = LedgerActor(settings)
+    actor = LedgerActor(settings, {})
     for call in (actor.ready, lambda: actor.watch("a", None, -1), lambda: actor.ensure_local_key("http://x/v1")):
         with pytest.raises(EventStoreUnavailable):
             await call()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from local_ledger import LocalLedger, local_ledger
 
-from acs.events.api_key import digest_of, new_secret
 from acs.platform.catalogue import Catalogue
 from acs.platform.clock import FakeClock
 from acs.platform.completions.breaker import Breaker
 from acs.platform.completions.served import ServedModel
 from acs.platform.key_book import KeyBook
-from acs.platform.ledger.contract import Caller, KeyChanges, KeyStanding, Standing
+from acs.platform.ledger.contract import KeyChanges, Standing
 from acs.platform.limits import Limits
 from acs.platform.settings import SHIPPED_CATALOGUES
 from acs.platform.tokenizer import ModelTokenizer
@@ -41,6 +42,7 @@ class Api:
     services: Services
     key_clock: FakeClock  # by which the copy of the keys grows old
     secrets: dict[Standing, str]  # a key of each standing
+    ledger: LocalLedger
 
     async def complete(self, **fields: Any) -> httpx.Response:
         return await self.http.post("/v1/completions", json=good(**fields))
@@ -82,18 +84,27 @@ async def running_api(
     breaker = Breaker(chosen.breaker_failures, chosen.breaker_open_s, clock)
     key_clock = FakeClock()
     keys = KeyBook(KEY_LEASE_S, key_clock)
-    secrets = {standing: new_secret() for standing in Standing}
-    standings = (
-        KeyStanding(digest_of(secret), Caller("acct_1", f"key_{standing}", standing.value), standing)
-        for standing, secret in secrets.items()
-    )
-    keys.apply(KeyChanges("one", 1, whole=True, keys=tuple(standings)), sent_at=key_clock.now())
-    services = Services(chosen, keys, {"toy": ServedModel(entry, tokenizer, engine, breaker)})
-    app = RequestId(create_app(services))
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    headers = {"Authorization": f"Bearer {secrets[Standing.ACCEPTED]}"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://api", headers=headers) as client:
-        yield Api(app, client, engine, services, key_clock, secrets)
+    with tempfile.TemporaryDirectory() as folder, local_ledger(Path(folder), limits=chosen) as ledger:
+        secrets = keys_of_each_standing(ledger)
+        version, standings = ledger.memory.table.everything()
+        keys.apply(KeyChanges("one", version, whole=True, keys=standings), sent_at=key_clock.now())
+        models = {"toy": ServedModel(entry, tokenizer, engine, breaker)}
+        services = Services(chosen, keys, models, ledger.client())
+        app = RequestId(create_app(services))
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        headers = {"Authorization": f"Bearer {secrets[Standing.ACCEPTED]}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://api", headers=headers) as client:
+            yield Api(app, client, engine, services, key_clock, secrets, ledger)
+
+
+def keys_of_each_standing(ledger: LocalLedger) -> dict[Standing, str]:
+    accounts = ledger.accounts
+    good, bad = ledger.account(), ledger.account("Eve")
+    made = {standing: ledger.key(bad if standing is Standing.SUSPENDED else good, standing) for standing in Standing}
+    accounts.disable_key(made[Standing.DISABLED][0])
+    accounts.revoke_key(made[Standing.REVOKED][0])
+    accounts.suspend_account(bad)
+    return {standing: secret for standing, (_, secret) in made.items()}
 
 
 class Client:

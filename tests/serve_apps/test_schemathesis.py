@@ -8,17 +8,22 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import CHECKS
 
 from acs.platform.key_book import KeyBook
+from acs.platform.ledger.client import LedgerClient
 from acs.platform.ledger.contract import Standing
 from acs.platform.limits import Limits
 from acs.platform.wiring import Services
 from acs.serve_apps.api.app import create_app
 
 
+async def nowhere():
+    raise AssertionError("nothing is asked before the fixture's application is there")
+
+
 class Front:
     """The tests are made from the page before any fixture runs; each is then sent to the application of its fixture."""
 
     def __init__(self):
-        self.app = create_app(Services(Limits(), KeyBook(lease_s=1), {}))
+        self.app = create_app(Services(Limits(), KeyBook(lease_s=1), {}, LedgerClient(nowhere)))
 
     async def __call__(self, scope, receive, send):
         await self.app(scope, receive, send)

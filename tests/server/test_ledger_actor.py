@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from acs.platform import errors
+from acs.platform.catalogue import Catalogue
 from acs.platform.cli.client import ask
 from acs.platform.key_book import KeyBook
 from acs.platform.ledger.local_key import read_key
@@ -96,12 +97,13 @@ async def story() -> dict[str, object]:
     ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, configure_logging=False)
     facts: dict[str, object] = {}
 
-    ledger = await asyncio.to_thread(start_ledger, settings)
+    catalogue = Catalogue.load(settings.catalogue)
+    ledger = await asyncio.to_thread(start_ledger, settings, catalogue)
     await ledger.ensure_local_key.remote(BASE)
     facts["env_mode"] = stat.S_IMODE(settings.env_file.stat().st_mode)
     facts["socket_mode"] = stat.S_IMODE(settings.admin_socket.stat().st_mode)
     facts["first_pid"] = await ledger.pid.remote()
-    facts["pid_of_second_start"] = await (await asyncio.to_thread(start_ledger, settings)).pid.remote()
+    facts["pid_of_second_start"] = await (await asyncio.to_thread(start_ledger, settings, catalogue)).pid.remote()
 
     book = KeyBook(settings.limits.key_lease_s)
     following = asyncio.create_task(book.follow(find_ledger()))

@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from acs.platform.completions.plan import Plan, plan_completion
 from acs.platform.completions.request import parse_completion
-from acs.platform.completions.road import Run
 from acs.platform.ledger.contract import Caller
 from acs.serve_apps.api import http
 from acs.serve_apps.api.gathered import gather
@@ -36,8 +35,7 @@ async def create_completion(request: Request) -> Response:
 
 
 async def _whole(request: Request, caller: Caller, plan: Plan) -> Response:
-    limits = http.services_of(request).limits
-    run = Run(caller, plan, limits)
+    run = http.run_of(request, caller, plan)
     with interrupting(request, run):
         gathered = await gather(run)
     created = int(time.time())
@@ -46,4 +44,5 @@ async def _whole(request: Request, caller: Caller, plan: Plan) -> Response:
         return orjson.dumps(completion_of(gathered, created))
 
     body = await asyncio.to_thread(render) if gathered.entries > RENDER_INLINE_ENTRIES else render()
-    return await http.bytes_answer(body, http.accepts_gzip(request), limits)
+    headers = {name.decode(): value.decode() for name, value in http.clamp_header(run)}
+    return await http.bytes_answer(body, http.accepts_gzip(request), http.services_of(request).limits, headers=headers)

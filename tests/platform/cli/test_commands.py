@@ -5,12 +5,11 @@ import json
 import threading
 
 import pytest
+from local_ledger import service_of
 
 from acs.platform.cli.main import main
 from acs.platform.clock import MonotonicClock
 from acs.platform.ledger import admin
-from acs.platform.ledger.ledger import Ledger
-from acs.platform.ledger.service import LedgerService
 from acs.storage.event_store import open_event_store
 
 
@@ -28,14 +27,12 @@ def server(data):
     store = open_event_store(data / "events.sqlite")
 
     async def start():
-        service = LedgerService(Ledger(store), 3.0, MonotonicClock())
-        return service, await admin.serve(admin.listen(data / "admin.sock"), service)
+        return await admin.serve(admin.listen(data / "admin.sock"), service_of(store, 3.0, MonotonicClock()))
 
     async def stop():
         door.close()
-        service.close()
 
-    service, door = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+    door = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
     yield data
     asyncio.run_coroutine_threadsafe(stop(), loop).result(10)
     loop.call_soon_threadsafe(loop.stop)

@@ -61,7 +61,7 @@ async def test_every_sampling_field_reaches_the_engine(plan_of):
 
 async def test_the_quote_has_each_prompt_once_and_every_choice_at_its_longest(plan_of):
     plan = await plan_of(prompt=[[5, 6, 7], [8]], n=3, max_tokens=10)
-    assert plan.quote_tokens == 4 + 2 * 3 * 10
+    assert (plan.prompt_tokens, plan.choices, plan.max_tokens) == (4, 2 * 3, 10)
 
 
 async def test_ids_are_ours_and_differ(plan_of):

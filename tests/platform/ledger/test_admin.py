@@ -5,10 +5,9 @@ import logging
 import stat
 
 import pytest
+from local_ledger import service_of
 
 from acs.platform.ledger import admin
-from acs.platform.ledger.ledger import Ledger
-from acs.platform.ledger.service import LedgerService
 from acs.platform.unix_socket import short_address
 from acs.storage.event_store import open_event_store
 
@@ -16,9 +15,8 @@ from acs.storage.event_store import open_event_store
 @pytest.fixture
 async def service(tmp_path, clock):
     store = open_event_store(tmp_path / "events.sqlite")
-    service = LedgerService(Ledger(store), 3.0, clock)
+    service = service_of(store, 3.0, clock)
     yield service
-    service.close()
     store.close()
 
 
@@ -102,7 +100,7 @@ async def test_the_socket_is_for_its_owner_only_and_replaces_one_that_lay_there(
 
 async def test_a_fault_of_ours_is_answered_by_its_kind_and_logged_without_what_was_asked(path, service, caplog):
     made = (await ask(path, do="account.create", name="Ada", email="ada@lab.org"))["ok"]
-    service.ledger.table.keys_of = None  # a bug
+    service.accounts.table.keys_of = None  # a bug
     with caplog.at_level(logging.DEBUG):
         answer = await ask(path, do="key.create", account=made["id"], name="laptop")
     assert "TypeError" in answer["error"]

@@ -2,10 +2,11 @@ import shlex
 import stat
 
 import pytest
+from local_ledger import accounts_of
 
 from acs.events.api_key import digest_of
 from acs.events.ids import ACCOUNT, KEY, show
-from acs.platform.ledger.ledger import KEYS_PER_ACCOUNT, Ledger
+from acs.platform.ledger.accounts import KEYS_PER_ACCOUNT
 from acs.platform.ledger.local_key import EnvFileUnavailable, ensure_local_key, read_key
 from acs.storage.event_store import open_event_store
 
@@ -15,7 +16,7 @@ BASE = "http://127.0.0.1:8000/v1"
 @pytest.fixture
 def ledger(tmp_path):
     store = open_event_store(tmp_path / "events.sqlite")
-    yield Ledger(store)
+    yield accounts_of(store)
     store.close()
 
 

@@ -4,11 +4,10 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from local_ledger import service_of
 
 from acs.platform import errors
 from acs.platform.key_book import KeyBook
-from acs.platform.ledger.ledger import Ledger
-from acs.platform.ledger.service import LedgerService
 from acs.platform.ledger.watchers import DRIFT
 from acs.storage.event_store import open_event_store
 
@@ -25,7 +24,7 @@ class World:
         self.start()
 
     def start(self):
-        self.service = LedgerService(Ledger(self.store), LEASE_S, self.clock)
+        self.service = service_of(self.store, LEASE_S, self.clock)
         self.alive = True
 
     def kill(self):
@@ -47,12 +46,12 @@ class World:
         return book, following
 
     async def key(self):
-        account = await self.service.change(lambda: self.service.ledger.create_account("Ada", "ada@lab.org"))
-        made = await self.service.change(lambda: self.service.ledger.create_key(f"acct_{account.id.hex}", "laptop"))
+        account = await self.service.change(lambda: self.service.accounts.create_account("Ada", "ada@lab.org"))
+        made = await self.service.change(lambda: self.service.accounts.create_key(f"acct_{account.id.hex}", "laptop"))
         return f"key_{made.row.id.hex}", f"Bearer {made.secret}"
 
     def revoke(self, key):
-        return asyncio.ensure_future(self.service.change(lambda: self.service.ledger.revoke_key(key)))
+        return asyncio.ensure_future(self.service.change(lambda: self.service.accounts.revoke_key(key)))
 
 
 @pytest.fixture
@@ -61,7 +60,6 @@ async def world(tmp_path, clock):
     yield world
     for following in world.following:
         following.cancel()
-    world.service.close()
     world.store.close()
 
 
@@ -91,7 +89,7 @@ async def test_an_ingress_cut_off_has_stopped_judging_before_a_revocation_is_ans
     await book.filled()
     following.cancel()
     revoking = world.revoke(key)
-    await until(lambda: world.service.ledger.version == 3)
+    await until(lambda: world.service.accounts.version == 3)
     await settle()
     assert not revoking.done()
     assert book.judge(authorization), "it cannot know, and its lease runs"
@@ -114,7 +112,7 @@ async def test_a_ledger_that_started_again_does_not_confirm_before_older_copies_
     world.kill()
     world.start()
     revoking = world.revoke(key)
-    await until(lambda: world.service.ledger.version == 3)
+    await until(lambda: world.service.accounts.version == 3)
     await settle()
     assert not revoking.done()
     assert cut_off.judge(authorization)
@@ -145,7 +143,7 @@ async def test_a_command_whose_caller_goes_away_is_done_and_told_all_the_same(wo
     revoking = world.revoke(key)
     await asyncio.sleep(0)
     revoking.cancel()
-    await until(lambda: world.service.ledger.version == 3)
+    await until(lambda: world.service.accounts.version == 3)
 
     def refused():
         try:

@@ -1,10 +1,11 @@
 import pytest
+from local_ledger import accounts_of
 
 from acs.events.api_key import KeyIsRevoked, digest_of
 from acs.events.names import InvalidName
+from acs.platform.ledger.accounts import KEYS_PER_ACCOUNT, AccountNotFound, KeyNotFound, TooManyKeys
 from acs.platform.ledger.contract import Standing
 from acs.platform.ledger.key_table import KeyTable
-from acs.platform.ledger.ledger import KEYS_PER_ACCOUNT, AccountNotFound, KeyNotFound, Ledger, TooManyKeys
 from acs.storage.event_store import EventStoreUnavailable, open_event_store
 
 
@@ -17,7 +18,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def ledger(store):
-    return Ledger(store)
+    return accounts_of(store)
 
 
 @pytest.fixture
@@ -44,17 +45,12 @@ def test_a_ledger_that_starts_again_knows_what_the_former_one_knew(store, ledger
     ledger.disable_key(disabled)
     ledger.rename_key(disabled, "desk")
     ledger.suspend_account(account)
-    again = Ledger(store)
+    again = accounts_of(store)
     assert again.version == ledger.version == 8
     assert again.list_accounts() == ledger.list_accounts()
     assert again.list_keys(account) == ledger.list_keys(account)
     assert again.table.everything() == ledger.table.everything()
     assert [standing(again, secret) for secret in (first, second, third)] == ["revoked", "disabled", "suspended"]
-
-
-def test_only_a_ledger_on_a_fresh_store_began_empty(store, ledger, account):
-    assert ledger.began_empty
-    assert not Ledger(store).began_empty
 
 
 def test_the_state_of_a_key_wins_over_the_state_of_its_account(ledger, account):
@@ -147,14 +143,14 @@ def test_events_of_other_kinds_only_move_the_version():
 
 def test_a_save_that_failed_but_was_stored_is_seen_by_the_next_command(store, ledger, account, monkeypatch):
     key, secret = make_key(ledger, account)
-    save = type(store).save
+    append = type(store).append
 
-    def stored_and_then_the_disk_died(self, *aggregates):
-        save(self, *aggregates)
+    def stored_and_then_the_disk_died(self, events):
+        append(self, events)
         raise EventStoreUnavailable("no answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(type(store), "save", stored_and_then_the_disk_died)
+        patched.setattr(type(store), "append", stored_and_then_the_disk_died)
         with pytest.raises(EventStoreUnavailable):
             ledger.revoke_key(key)
     ledger.revoke_key(key)

@@ -1,8 +1,7 @@
-"""The ledger's commands on accounts and keys: each judges, appends in one transaction, and answers when it is on disk.
+"""The operator's commands on accounts, keys and limits: each judges, appends in one transaction, answers when on disk.
 
-Its memory moves in one way only, by reading the log: at the start from the beginning, then after each save. So a save
-that failed but was stored all the same (the disk died between the two) is seen by the next command, and a restarted
-ledger knows exactly what this one knew. Calls block on the disk and must come one at a time.
+Its table moves by stored events only. A save that failed may have been stored all the same (the disk died between the
+two): the next command then reads the log first. Calls block on the disk and must come one at a time.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from dataclasses import dataclass, field
 from acs.events.account import Account
 from acs.events.api_key import ApiKey, new_secret
 from acs.events.ids import ACCOUNT, KEY, parse, show
+from acs.events.platform_settings import ID as PLATFORM_ID
+from acs.events.platform_settings import PlatformSettings
 from acs.events.refused import Refused
 from acs.platform.ledger.key_table import AccountRow, KeyRow, KeyTable
 from acs.storage.event_store import EventStore
@@ -26,17 +27,16 @@ class NewKey:
     secret: str = field(repr=False)  # shown to whoever asked for the key, this once
 
 
-class Ledger:
+class Accounts:
     """Ids are those people see (`acct_…`, `key_…`). Every command raises EventStoreUnavailable when it could not be
     stored, and a subclass of Refused when it may not be done; then nothing was appended.
     """
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: EventStore, table: KeyTable) -> None:
+        """`table` is as the store's log makes it."""
         self._store = store
-        store.claim()
-        self.table = KeyTable()
-        self._catch_up()
-        self.began_empty = self.version == 0  # a fresh store: nobody can hold a copy of an earlier state
+        self.table = table
+        self._unsure = False  # whether the table has all that is stored
 
     @property
     def version(self) -> int:
@@ -46,7 +46,6 @@ class Ledger:
 
     def create_account(self, name: str, email: str) -> AccountRow:
         """Raises InvalidName or InvalidEmail."""
-        self._catch_up()
         account = Account.create(name=name, email=email)
         self._save(account)
         return self._account(show(ACCOUNT, account.id))
@@ -59,6 +58,22 @@ class Ledger:
         """Raises AccountNotFound."""
         return self._change_account(account_id, Account.restore)
 
+    def set_account_budget(self, account_id: str, tokens: int | None) -> AccountRow:
+        """Tokens a calendar month; None: unlimited. Raises AccountNotFound."""
+        return self._change_account(account_id, lambda account: account.set_budget(tokens))
+
+    def set_account_spend_limit(self, account_id: str, micro_usd: int | None) -> AccountRow:
+        """A UTC day; None: none. Raises AccountNotFound."""
+        return self._change_account(account_id, lambda account: account.set_spend_limit(micro_usd))
+
+    def set_platform_spend_limit(self, micro_usd: int | None) -> None:
+        """A UTC day, of all accounts together; None: none."""
+        self._catch_up()
+        known = self.table.knows_platform_settings
+        settings = self._store.load(PlatformSettings, PLATFORM_ID) if known else PlatformSettings()
+        settings.set_spend_limit(micro_usd)
+        self._save(settings)
+
     def list_accounts(self) -> list[AccountRow]:
         return self.table.accounts()
 
@@ -66,7 +81,6 @@ class Ledger:
 
     def create_key(self, account_id: str, name: str) -> NewKey:
         """Raises AccountNotFound, TooManyKeys or InvalidName."""
-        self._catch_up()
         account = self._account(account_id)
         unrevoked = sum(not key.revoked for key in self.table.keys_of(account.id))
         if unrevoked >= KEYS_PER_ACCOUNT:
@@ -92,6 +106,12 @@ class Ledger:
         """Raises KeyNotFound."""
         return self._change_key(key_id, ApiKey.revoke)
 
+    def set_key_budget(self, account_id: str, key_id: str, tokens: int | None) -> KeyRow:
+        """Raises AccountNotFound, KeyNotFound (also for another account's), KeyIsRevoked."""
+        if self._key(key_id).account_id != self._account(account_id).id:
+            raise KeyNotFound(f"The account {account_id} has no key {key_id!r}.")
+        return self._change_key(key_id, lambda key: key.set_budget(tokens))
+
     def list_keys(self, account_id: str) -> list[KeyRow]:
         """Revoked ones too, oldest first. Raises AccountNotFound."""
         return self.table.keys_of(self._account(account_id).id)
@@ -111,6 +131,7 @@ class Ledger:
         return self._key(key_id)
 
     def _account(self, account_id: str) -> AccountRow:
+        self._catch_up()
         id = parse(ACCOUNT, account_id)
         row = self.table.account(id) if id else None
         if row is None:
@@ -118,19 +139,26 @@ class Ledger:
         return row
 
     def _key(self, key_id: str) -> KeyRow:
+        self._catch_up()
         id = parse(KEY, key_id)
         row = self.table.key(id) if id else None
         if row is None:
             raise KeyNotFound(f"There is no key {key_id!r}.")
         return row
 
-    def _save(self, aggregate: Account | ApiKey) -> None:
-        self._store.save(aggregate)
-        self._catch_up()
+    def _save(self, aggregate: Account | ApiKey | PlatformSettings) -> None:
+        events = aggregate.collect_events()
+        self._unsure = True
+        positions = self._store.append(events)
+        self._unsure = False
+        for position, event in zip(positions, events, strict=True):
+            self.table.apply(position, event)
 
     def _catch_up(self) -> None:
-        for position, event in self._store.read_log(after=self.version):
-            self.table.apply(position, event)
+        if self._unsure:
+            for position, event in self._store.read_log(after=self.version):
+                self.table.apply(position, event)
+            self._unsure = False
 
 
 class AccountNotFound(Refused):

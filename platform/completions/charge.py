@@ -1,0 +1,47 @@
+"""What a completion asks the ledger for, and what it tells it in the end."""
+
+from __future__ import annotations
+
+from acs.events.ids import HOLD, show, uuid7
+from acs.platform.completions.plan import Plan
+from acs.platform.errors import ApiError, InternalError
+from acs.platform.ledger.contract import Caller, Open, Release, Settle
+
+
+class ClientGone(Exception):
+    """The client has hung up; nobody reads the answer."""
+
+
+def client_left(error: BaseException | None) -> bool:
+    """It hung up, took nothing any more, or its connection was cancelled with this process's own end."""
+    return error is not None and (not isinstance(error, Exception) or isinstance(error, (ClientGone, TimeoutError)))
+
+
+def order_of(caller: Caller, plan: Plan, request_id: str) -> Open:
+    """`request_id`: as in X-Request-Id."""
+    return Open(
+        hold_id=show(HOLD, uuid7()),
+        account_id=caller.account_id,
+        key_id=caller.key_id,
+        request_id=request_id,
+        model=plan.request.model,
+        kind="completion",
+        user=plan.request.user,
+        prompt_tokens=plan.prompt_tokens,
+        choices=plan.choices,
+        max_tokens=plan.max_tokens,
+        min_tokens=plan.generate.sampling.min_tokens,
+        clamp=True,
+    )
+
+
+def resolution(order: Open, error: BaseException | None, used: int, *, streamed: bool) -> Settle | Release:
+    """How its Hold is resolved. `error`: what ended the request, None when it was answered whole. `used`: the generated
+    tokens it costs. A failure costs nothing unless a stream had written some of it.
+    """
+    if client_left(error):
+        return Settle(order.hold_id, order.account_id, order.prompt_tokens, used, None)
+    if error is None or (streamed and used):  # a stream's late error is an event under its 200
+        return Settle(order.hold_id, order.account_id, order.prompt_tokens, used, 200)
+    fault = error if isinstance(error, ApiError) else InternalError("")
+    return Release(order.hold_id, order.account_id, fault.code or "unavailable", fault.status)

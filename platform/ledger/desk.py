@@ -1,0 +1,174 @@
+"""Where requests are let in and out: each command judged at once on the ledger's memory, answered when it is on disk.
+
+A command never waits for a slot: a request that must wait is told so, and is answered again when its turn has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from acs.events.hold import HoldStatus
+from acs.events.ids import KEY, parse
+from acs.events.ledger import BudgetExceeded, ChargeExceedsHold, UnknownHold
+from acs.events.refused import Refused
+from acs.platform.ledger.books import Books, SpendLimitReached
+from acs.platform.ledger.commits import Commits
+from acs.platform.ledger.contract import (
+    Command,
+    Granted,
+    Open,
+    Refusal,
+    Release,
+    Reply,
+    Resolved,
+    Settle,
+    Standing,
+    Waiting,
+)
+from acs.platform.ledger.key_table import KeyTable
+from acs.platform.ledger.traffic import QueueFull, RateLimited, Ticket, Traffic
+from acs.storage.event_store import Event
+
+Answer = Callable[[Reply], None]
+UNKNOWN = "unknown"
+
+_CODES: dict[type[Refused], str] = {
+    RateLimited: "rate_limited",
+    QueueFull: "queue_full",
+    SpendLimitReached: "spend_cap",
+    BudgetExceeded: "budget_exceeded",
+}
+
+
+class Desk:
+    def __init__(
+        self, table: KeyTable, books: Books, traffic: Traffic, commits: Commits, now: Callable[[], datetime]
+    ) -> None:
+        """`now`: the time of day. Holds that are open already take their slots."""
+        self._table = table
+        self._books = books
+        self._traffic = traffic
+        self._commits = commits
+        self._now = now
+        for hold_id, (_, hold) in books.open_holds.items():
+            traffic.start(hold_id, hold.key_id, hold.model)
+
+    def handle(self, owner: str, command: Command, answer: Answer) -> None:
+        """`owner` sent it. A command that comes again is answered as before and applied once."""
+        if isinstance(command, Open):
+            self._open(owner, command, answer)
+        else:
+            self._resolve(command, answer)
+            self._call_next()
+
+    def owners(self) -> set[str]:
+        """Of open Holds and waiting requests."""
+        waiting = {ticket.owner for ticket in self._traffic.tickets.values()}
+        return waiting | {hold.owner for _, hold in self._books.open_holds.values()}
+
+    def give_up(self, owner: str) -> None:
+        """The process is gone: its waiting requests leave, its open Holds expire."""
+        for ticket in list(self._traffic.tickets.values()):
+            if ticket.owner == owner:
+                self._traffic.leave(ticket.order.hold_id)
+        for hold_id, (_, hold) in list(self._books.open_holds.items()):
+            if hold.owner == owner:
+                self._traffic.end(hold_id)
+                self._commits.add(self._books.expire(hold_id, self._now()), _nobody_asked)
+        self._call_next()
+
+    def refuse_overdue(self) -> None:
+        """Requests that have waited too long. To be called every second or so."""
+        for ticket in self._traffic.overdue():
+            ticket.answer(Refusal(ticket.order.hold_id, "queue_full", "The request has waited too long.", 5.0))
+
+    def note_budgets(self, account_id: str, stored: Callable[[], None]) -> None:
+        """A standing budget of the account, or of a key of it, has changed."""
+        self._commits.add(self._books.note_budgets(account_id, self._now()), stored)
+
+    # Inside
+
+    def _open(self, owner: str, order: Open, answer: Answer) -> None:
+        if order.hold_id in self._traffic.tickets:
+            self._traffic.tickets[order.hold_id].answer = answer
+            return answer(Waiting(order.hold_id))
+        stands = self._books.status_of(order.hold_id, order.account_id)
+        if stands is HoldStatus.OPEN:
+            return self._grant_again(order, answer)
+        if stands is not None:
+            return answer(Resolved(order.hold_id, stands))
+        try:
+            self._judge_key(order)
+            if self._traffic.admit(order):
+                return self._grant(owner, order, answer)
+            self._books.judge(order, self._now())
+        except Refused as refused:
+            return answer(_refusal(order, refused))
+        self._traffic.wait(order, owner, answer)
+        answer(Waiting(order.hold_id))
+
+    def _grant(self, owner: str, order: Open, answer: Answer) -> None:
+        hold, events = self._books.place(order, owner, self._now())
+        self._traffic.start(order.hold_id, order.key_id, order.model)
+        granted = Granted(order.hold_id, hold.quote.max_tokens)
+        self._commits.add(events, lambda: answer(granted))
+
+    def _grant_again(self, order: Open, answer: Answer) -> None:
+        """The answer was lost on its way, or is still to come."""
+        _, hold = self._books.open_holds[order.hold_id]
+        self._commits.add((), lambda: answer(Granted(order.hold_id, hold.quote.max_tokens)))
+
+    def _resolve(self, command: Settle | Release, answer: Answer) -> None:
+        if command.hold_id in self._traffic.tickets:
+            self._traffic.leave(command.hold_id)
+            return answer(Resolved(command.hold_id, HoldStatus.RELEASED))
+        try:
+            status, events = self._resolved(command)
+        except UnknownHold:
+            return answer(Resolved(command.hold_id, UNKNOWN))
+        self._traffic.end(command.hold_id)
+        self._commits.add(events, lambda: answer(Resolved(command.hold_id, status)))
+
+    def _resolved(self, command: Settle | Release) -> tuple[HoldStatus, Sequence[Event]]:
+        if isinstance(command, Release):
+            return self._books.release(command, self._now())
+        try:
+            return self._books.settle(command, self._now())
+        except ChargeExceedsHold:  # a wrong number is not charged, and not passed over either: the caller is told
+            wrong = Release(command.hold_id, command.account_id, "charge_exceeds_hold", 500)
+            return self._books.release(wrong, self._now())
+
+    def _call_next(self) -> None:
+        while (ticket := self._traffic.next()) is not None:
+            self._let_in(ticket)
+
+    def _let_in(self, ticket: Ticket) -> None:
+        """Judged once more: much may have happened while it waited."""
+        try:
+            self._judge_key(ticket.order)
+            self._grant(ticket.owner, ticket.order, ticket.answer)
+        except Refused as refused:
+            ticket.answer(_refusal(ticket.order, refused))
+
+    def _judge_key(self, order: Open) -> None:
+        """The ingress has judged the key by its copy; this is the truth. Raises KeyNotAccepted."""
+        id = parse(KEY, order.key_id)
+        row = self._table.key(id) if id else None
+        standing = self._table.standing_of(row) if row else None
+        if standing is not Standing.ACCEPTED:
+            raise KeyNotAccepted(standing or UNKNOWN)
+
+
+def _refusal(order: Open, refused: Refused) -> Refusal:
+    if isinstance(refused, KeyNotAccepted):
+        return Refusal(order.hold_id, str(refused), "")
+    return Refusal(order.hold_id, _CODES[type(refused)], str(refused), getattr(refused, "retry_after_s", None))
+
+
+def _nobody_asked() -> None:
+    pass
+
+
+class KeyNotAccepted(Refused):
+    """The message is the key's Standing."""

@@ -1,0 +1,65 @@
+"""Where the ingresses' links end: their commands go to the desk, its answers back, and each has a lease.
+
+An ingress keeps one link open for as long as it lives. A process that dies closes its link at once; its requests are
+given up when the link has been away for a lease, so that a short cut of the line, or the ledger's own restart, costs
+nobody anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from acs.platform import frames
+from acs.platform.clock import Clock
+from acs.platform.frames import FrameProtocol
+from acs.platform.ledger.contract import Command
+from acs.platform.ledger.desk import Desk
+
+INGRESS = "ingress_"  # begins the name of an owner that has a lease; Jobs, harvests and Looms have none
+TEND_S = 0.5
+
+_commands = msgspec.msgpack.Decoder(list[Command])
+
+
+class Front:
+    def __init__(self, desk: Desk, lease_s: float, clock: Clock) -> None:
+        self._desk = desk
+        self._lease_s = lease_s
+        self._clock = clock
+        self._links: dict[str, FrameProtocol] = {}
+        self._missing: dict[str, float] = {}  # owners without a link, since when
+
+    async def listen(self, host: str, secret: str) -> int:
+        """Returns the port."""
+        callbacks = (self._on_commands, self._on_lost, self._on_peer)
+        self._server, port = await frames.listen(host, secret, _commands, *callbacks)
+        return port
+
+    async def tend(self) -> None:
+        """For ever: give up what vanished, refuse what waited too long."""
+        while True:
+            await self._clock.wait(asyncio.Event(), TEND_S)
+            self.look_after()
+
+    def look_after(self) -> None:
+        now = self._clock.now()
+        owners = {owner for owner in self._desk.owners() if owner.startswith(INGRESS)}
+        self._missing = {owner: self._missing.get(owner, now) for owner in owners if owner not in self._links}
+        for owner, since in self._missing.items():
+            if now - since >= self._lease_s:
+                self._desk.give_up(owner)
+        self._desk.refuse_overdue()
+
+    def _on_peer(self, link: FrameProtocol, name: str) -> None:
+        link.owner = name
+        self._links[name] = link
+
+    def _on_commands(self, link: FrameProtocol, commands: list[Command]) -> None:
+        for command in commands:
+            self._desk.handle(link.owner, command, link.send)
+
+    def _on_lost(self, link: FrameProtocol) -> None:
+        if self._links.get(link.owner) is link:
+            del self._links[link.owner]

@@ -1,0 +1,66 @@
+"""All that the ledger remembers, and how it comes to: from the last checkpoint, then from the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from acs.events.hold import Price
+from acs.events.ledger import Ledger
+from acs.platform.ledger import checkpoint
+from acs.platform.ledger.books import Books
+from acs.platform.ledger.key_table import KeyTable
+from acs.storage.event_store import Event, EventStore
+
+CHECKPOINT_EVENTS = 100_000  # about two seconds of a start
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Memory:
+    store: EventStore
+    checkpoint: Path
+    table: KeyTable
+    books: Books
+    replayed: int = field(default=0)  # events read from the log at the start
+
+    def storing(self, events: Sequence[Event]) -> Callable[[], None]:
+        """What stores a batch, to be run on the writer's thread. To be called when the books know these events and none
+        after them. Every `CHECKPOINT_EVENTS` events it leaves a checkpoint too.
+        """
+        self.replayed += len(events)
+        books = None
+        if self.replayed >= CHECKPOINT_EVENTS:
+            self.replayed = 0
+            books = checkpoint.encode_books(self.books)
+
+        def store() -> None:
+            positions = self.store.append(events)
+            if books is not None:
+                self._write_checkpoint(positions[-1], books)
+
+        return store
+
+    def _write_checkpoint(self, position: int, books: bytes) -> None:
+        try:
+            checkpoint.write(self.checkpoint, position, self.table, books)
+        except OSError as error:  # the events are stored; the next start takes longer
+            _log.warning("The ledger's checkpoint cannot be written: %s", error.strerror)
+
+
+def recall(store: EventStore, path: Path, prices: Mapping[str, Price]) -> Memory:
+    """`path`: of the checkpoint. Raises EventStoreUnavailable."""
+    table = KeyTable()
+    books = Books(table, prices)
+    memory = Memory(store, path, table, books)
+    after = checkpoint.read(path, store.head(), table, books)
+    for position, event in store.read_log(after):
+        if isinstance(event, (Ledger.Event, Ledger.Created)):
+            books.apply(event)
+        else:
+            table.apply(position, event)
+        memory.replayed += 1
+    return memory
