@@ -141,7 +141,7 @@ class RateLimited(AdmissionError):
 
 
 class QueueFull(AdmissionError):
-    code = "queue_full"
+    code, retry_after_s = "queue_full", 5.0
 
 
 class SpendCap(AdmissionError):

@@ -77,6 +77,8 @@ def every_error(kind: type[ApiError] = ApiError) -> list[ApiError]:
         return [error for sub in below for error in every_error(sub)]
     if kind is errors.MethodNotAllowed:
         return [errors.MethodNotAllowed("", allow="GET")]
+    if kind is errors.RateLimited:
+        return [errors.RateLimited("", retry_after_s=60)]
     if kind is errors.CircuitOpen:
         return [errors.CircuitOpen("", retry_after_s=Limits().breaker_open_s)]
     if kind is errors.UpstreamUnreachable:

@@ -115,6 +115,8 @@ def launch(data: Path, *, catalogue: str, env: Mapping[str, str] | None = None, 
             "ACS_PORT": str(port),
             "ACS_CATALOGUE": catalogue,
             "ACS_STOP_GRACE_S": "0.2",
+            "ACS_LIMIT_KEY_RUNNING": "1000",  # tests ask faster, and more at once, than one key may
+            "ACS_LIMIT_KEY_RATE_PER_MINUTE": "1000000",
             **(env or {}),
         },
         cwd="/",  # nothing may depend on the folder it is started in
