@@ -24,6 +24,7 @@ ERRORS: dict[int, str] = {
     401: "missing_authorization, invalid_api_key, key_revoked, key_disabled or account_suspended.",
     405: "Not a method of this route; `Allow` lists them.",
     413: "request_too_large.",
+    429: "Not let in: rate_limited, queue_full, spend_cap or budget_exceeded.",
     500: "internal_error.",
     502: "Inference: upstream_unreachable, upstream_server_error, vllm_oom or vllm_engine_dead.",
     503: "circuit_open, upstream_unreachable while a cold model wakes, or a part of the platform coming back.",
@@ -37,7 +38,7 @@ EVENT: dict[str, Any] = {
 }
 OF_ALL = (401, 405, 500, 503)
 OF_BODIES = (400, 413)
-OF_INFERENCE = (502, 504)
+OF_INFERENCE = (429, 502, 504)
 
 
 @dataclass(frozen=True)
