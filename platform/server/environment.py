@@ -94,8 +94,9 @@ _DEFAULTS = {
     "RAY_SERVE_HAPROXY_NBTHREAD": str(min(4, os.cpu_count() or 1)),
     # HAProxy reports each request to a Python actor for these; the ingress keeps its own counts.
     "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
-    # A killed ingress is out of the rotation at its third refused connection, each sent on to another ingress, or at
-    # the second failed check; a new one is in it at its first answered check.
+    # A killed ingress is out of the rotation at the first connection that it refuses, or at the second failed check; a
+    # new one is in it at its first answered check.
+    "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": "1",
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "1s",
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_FASTINTER": "100ms",
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_DOWNINTER": "100ms",

@@ -4,8 +4,9 @@ Serve renders a new file at each change of replicas and starts a new HAProxy on 
 stands in for the binary and runs this. Only the standard library: it is on the road of every change of replicas.
 
 What changes: faults that HAProxy answers itself are error objects of the contract with a request id; `/-/…` is not
-reachable; a request finds no ingress: 503 at once, not Serve's Python proxy; addresses to listen on are ours. What
-HAProxy cannot read as HTTP at all it answers by a page of its own: 2.8 has no setting for it.
+reachable; a request finds no ingress: 503 at once, not Serve's Python proxy; an ingress dies under a request: 503, not
+a connection closed without a word; addresses to listen on are ours. What HAProxy cannot read as HTTP at all it answers
+by a page of its own: 2.8 has no setting for it.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def _frontend_lines() -> list[str]:
         "    http-request set-var(txn.acs_request_id) unique-id if !acs_id_given or !acs_id_valid",
         "    http-request set-header x-request-id %[var(txn.acs_request_id)]",
         f"    http-request return {unknown} if {{ path,url_dec -m beg -i /-/ }}",
+        *_LARGE_CONDITION,
         # An ingress that died under a request is 502 to HAProxy. The contract says 503; an ingress's own 502 stays.
         "    http-response set-var(txn.acs_answered) bool(true)",
         "    http-response del-header server",
@@ -67,8 +69,23 @@ def _frontend_lines() -> list[str]:
     ]
 
 
-def _address(host: str, port: str) -> str:
-    return f"    bind {host}:{port}"
+# HAProxy sends a request over a connection that earlier ones have used. Where such a connection ends before a byte of
+# the answer, it closes the client's too, without a word, so that the client sends again. It answers 502 only where it
+# would have sent the request again itself and has used up its tries. So it is told to, and has no tries: nothing runs
+# twice. For that it must hold the whole request, in one buffer of 16 KiB.
+_HELD_BYTES = 8192  # longest body; the rest of the buffer is for the headers
+_HELD = [
+    "    http-reuse always",
+    "    http-request wait-for-body time 30s",
+    "    retry-on conn-failure empty-response",
+    "    retries 0",
+]
+# A larger request, or one of unknown length, is given a new connection, which costs 0.3 ms of CPU (measured).
+_LARGE = "acs_large"
+_LARGE_CONDITION = [
+    f"    acl {_LARGE} req.hdr_val(content-length) gt {_HELD_BYTES}",
+    f"    acl {_LARGE} req.hdr(transfer-encoding) -m found",
+]
 
 
 def rewrite(text: str, *, host: str, metrics_host: str) -> str:
@@ -77,15 +94,16 @@ def rewrite(text: str, *, host: str, metrics_host: str) -> str:
         return text
     section = ""
     lines = [MARK]
+    large: dict[str, list[str]] = {}  # the second backend of each application: the same servers, and checked as those
     for line in text.splitlines():
         words = line.split()
         if line[:1].isalpha():
             section = " ".join(words[:2])
         bind = re.match(r"\s+bind\s+\S*:(\d+)(.*)$", line)
         if bind and section == "frontend http_frontend":
-            lines += [_address(host, bind[1]) + bind[2], *_frontend_lines()]
+            lines += [f"    bind {host}:{bind[1]}{bind[2]}", *_frontend_lines()]
         elif bind and section in ("frontend prometheus", "listen stats"):
-            lines.append(_address(metrics_host, bind[1]) + bind[2])
+            lines.append(f"    bind {metrics_host}:{bind[1]}{bind[2]}")
         elif words[:1] == ["errorfile"]:
             continue
         elif words[:2] == ["mode", "http"] and section == "defaults":
@@ -94,12 +112,22 @@ def rewrite(text: str, *, host: str, metrics_host: str) -> str:
             lines.append(f"    http-request return {_ABSENT}")
         elif words[:1] == ["server"] and words[-1] == "backup":
             continue  # Serve's Python proxy, which answers in other shapes
+        elif words[:1] == ["server"]:
+            backend = section.removeprefix("backend ")
+            large.setdefault(backend, []).append(f"    {' '.join(words[:3])} track {backend}/{words[1]}")
+            lines.append(line)
+        elif words[:1] == ["use_backend"]:
+            lines += [line.replace(words[1], f"{words[1]}-large", 1) + f" {_LARGE}", line]
+        elif words == ["http-reuse", "always"]:
+            lines += _HELD
         elif words[:1] == ["log"] and section == "global":
             continue  # an access log names what people ask for; the ingress counts and logs what is needed
         elif words[:2] == ["stats", "socket"]:
             lines.append(line.replace("mode 666", "mode 600"))
         else:
             lines.append(line)
+    for backend, servers in large.items():
+        lines += [f"backend {backend}-large", "    option http-server-close", *servers]
     return "\n".join(lines) + "\n"
 
 

