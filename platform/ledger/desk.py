@@ -101,12 +101,14 @@ class Desk:
         try:
             self._judge_key(order)
             if self._traffic.admit(order):
-                return self._grant(owner, order, answer)
-            self._books.judge(order, self._now())
+                self._grant(owner, order, answer)
+            else:
+                self._books.judge(order, self._now())
+                self._traffic.wait(order, owner, answer)
+                answer(Waiting(order.hold_id))
+            self._traffic.count(order.key_id)
         except Refused as refused:
-            return answer(_refusal(order, refused))
-        self._traffic.wait(order, owner, answer)
-        answer(Waiting(order.hold_id))
+            answer(_refusal(order, refused))
 
     def _grant(self, owner: str, order: Open, answer: Answer) -> None:
         hold, events = self._books.place(order, owner, self._now())

@@ -50,10 +50,7 @@ class Traffic:
         self._running: dict[str, tuple[str, str]] = {}  # Hold id → (key, model)
 
     def admit(self, order: Open) -> bool:
-        """Whether the request may run at once; else there is room for it to wait. Counts it towards its key's rate.
-
-        Raises RateLimited or QueueFull.
-        """
+        """Whether the request may run at once; else there is room for it to wait. Raises RateLimited or QueueFull."""
         key = self._keys.setdefault(order.key_id, _Key())
         now = self._clock.now()
         while key.started and key.started[0] <= now - WINDOW_S:
@@ -70,8 +67,11 @@ class Traffic:
                 f"{len(key.running)} requests of the key run and {waiting} wait; {limits.key_waiting} may wait.",
                 retry_after_s=QUEUE_FULL_RETRY_S,
             )
-        key.started.append(now)
         return at_once
+
+    def count(self, key_id: str) -> None:
+        """One more request of the key that was let in, to run or to wait."""
+        self._keys[key_id].started.append(self._clock.now())
 
     def start(self, hold_id: str, key_id: str, model: str) -> None:
         self._running[hold_id] = key_id, model
