@@ -23,7 +23,7 @@ from acs.platform.ledger.memory import Memory, recall
 from acs.platform.ledger.service import LedgerService
 from acs.platform.ledger.traffic import Traffic
 from acs.platform.limits import Limits
-from acs.storage.event_store import EventStore, open_event_store
+from acs.storage.event_store import EventStore, EventStoreUnavailable, open_event_store
 
 
 @dataclasses.dataclass
@@ -46,6 +46,19 @@ class LocalLedger:
 
         client.attach(Link())
         return client
+
+    def commits_fail_after(self, count: int) -> None:
+        """The next `count` batches are stored; what comes after them never is."""
+        append = self.memory.store.append
+
+        def failing(events: Any) -> list[int]:
+            nonlocal count
+            count -= 1
+            if count < 0:
+                raise EventStoreUnavailable("The event store cannot be used: the disk is full.")
+            return append(events)
+
+        self.memory.store.append = failing  # type: ignore[method-assign]
 
     def account(self, name: str = "Ada") -> str:
         return show(ACCOUNT, self.accounts.create_account(name, "ada@lab.org").id)
