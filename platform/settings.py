@@ -64,6 +64,15 @@ class Settings:
         return self.data / "ledger.checkpoint"
 
     @property
+    def views(self) -> Path:
+        """Made from the events, and made again when it is deleted."""
+        return self.data / "views.duckdb"
+
+    @property
+    def views_socket(self) -> Path:
+        return self.data / "views.sock"
+
+    @property
     def run_dir(self) -> Path:
         """Files of one run: tokens, HAProxy's configuration, logs. Nothing in it must outlive the server."""
         return self.data / "run"

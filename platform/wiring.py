@@ -10,6 +10,8 @@ from acs.platform.completions.served import ServedModel
 from acs.platform.key_book import KeyBook
 from acs.platform.ledger.client import LedgerClient
 from acs.platform.limits import Limits
+from acs.platform.views.contract import Views
+from acs.platform.views.remote import RemoteViews
 
 # Two answers of 256 whole-vocabulary rows are 100 MB of arrays on their way; more wait their turn.
 WHOLE_VOCABULARY_AT_ONCE = 2
@@ -23,4 +25,5 @@ class Services:
     keys: KeyBook
     models: Mapping[str, ServedModel]
     ledger: LedgerClient
+    views: Views = field(default_factory=RemoteViews)
     whole_vocabulary: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WHOLE_VOCABULARY_AT_ONCE))

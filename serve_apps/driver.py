@@ -26,6 +26,7 @@ from acs.platform.server.environment import SCRATCH, for_workers
 from acs.platform.server.faults import ServerFault
 from acs.platform.server.progress import say
 from acs.platform.settings import Settings
+from acs.platform.views_actor import start_views
 from acs.serve_apps import build
 
 _OBJECT_STORE_BYTES = 256 * 1024**2
@@ -40,8 +41,9 @@ def main(settings: Settings) -> None:
     say("starting Ray" if settings.ray_address is None else f"joining Ray at {settings.ray_address}")
     _start_ray(settings)
     vital = [] if settings.ray_address else [p for p in processes.descendants(os.getpid()) if p.parent == os.getpid()]
-    say("starting the ledger")
+    say("starting the ledger and the views")
     ledger = start_ledger(settings, catalogue)
+    start_views(settings)
     say("starting the proxy")
     _start_serve(settings)
     with _progress_of_applications():

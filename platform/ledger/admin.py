@@ -1,4 +1,4 @@
-"""The operator's door: a Unix socket that only the server's user can open. One JSON line asks, one answers.
+"""What the operator may ask of the ledger at its door, the admin socket.
 
 Asked `{"do": "key.revoke", "id": "key_…"}`, it answers `{"ok": …}` or `{"error": "one sentence"}`. Nothing that is
 asked or answered is logged: a new key travels here.
@@ -9,25 +9,22 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import socket
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from acs.events.ids import ACCOUNT, KEY, show
 from acs.events.refused import Refused
+from acs.platform import door
+from acs.platform.door import listen as listen  # `ledger_actor` and tests ask for it here
 from acs.platform.ledger.accounts import Accounts, NewKey
 from acs.platform.ledger.key_table import AccountRow, KeyRow
 from acs.platform.ledger.local_key import EnvFileUnavailable
 from acs.platform.ledger.service import LedgerService
 from acs.platform.ledger.watchers import ChangeNotSeen
-from acs.platform.unix_socket import short_address
 from acs.storage.event_store import EventStoreConflict, EventStoreUnavailable
 
-LINE_BYTES = 16_384  # of a request
-READ_TIMEOUT_S = 10  # for the one line of a request
 SAID_TO_THE_OPERATOR = (Refused, EventStoreUnavailable, EventStoreConflict, ChangeNotSeen, EnvFileUnavailable)
 
 _log = logging.getLogger(__name__)
@@ -55,33 +52,8 @@ QUESTIONS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 }
 
 
-def listen(path: Path) -> socket.socket:
-    """A listening socket at `path`, mode 600 from its first moment; replaces what lay there. Raises OSError."""
-    door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with tempfile.TemporaryDirectory(prefix=".door-", dir=path.parent) as folder:  # mode 700
-        made = Path(folder) / path.name
-        with short_address(made) as address:
-            door.bind(address)
-        made.chmod(0o600)
-        door.listen()
-        os.replace(made, path)
-    door.setblocking(False)
-    return door
-
-
-async def serve(door: socket.socket, service: LedgerService) -> asyncio.Server:
-    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
-                line = await reader.readline()
-            writer.write(json.dumps(await answer(service, line)).encode() + b"\n")
-            await writer.drain()
-        except (OSError, ValueError, TimeoutError):
-            pass  # whoever asked hung up, or sent no line of a bearable length
-        finally:
-            writer.close()
-
-    return await asyncio.start_unix_server(converse, sock=door, limit=LINE_BYTES)
+async def serve(listening: socket.socket, service: LedgerService) -> asyncio.Server:
+    return await door.serve(listening, partial(answer, service))
 
 
 async def answer(service: LedgerService, line: bytes) -> dict[str, Any]:

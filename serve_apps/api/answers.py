@@ -88,6 +88,37 @@ class ModelList(Shape):
     data: list[ModelObject]
 
 
+class Budget(Shape):
+    budget_tokens: int | None = Field(description="For the month; null: unlimited.")
+    held_tokens: int = Field(description="Set aside for requests that run now.")
+    charged_tokens: int = Field(description="Prompt and completion tokens of requests that ended.")
+    left_tokens: int | None = Field(description="Budget less held less charged, never below 0; null: unlimited.")
+
+
+class KeyUsage(Budget):
+    key_id: str
+    name: str
+    requests: int = Field(description="Those that were charged.")
+    spend_micro_usd: int
+
+
+class ModelUsage(Shape):
+    model: str = Field(description="The id that was sent as `model`.")
+    requests: int = Field(description="Those that were charged.")
+    prompt_tokens: int
+    completion_tokens: int
+    charged_tokens: int = Field(description="Prompt and completion tokens.")
+    spend_micro_usd: int
+
+
+class UsageReport(Budget):
+    object: Literal["usage"]
+    month: str = Field(description="A calendar month, UTC.")
+    spend_micro_usd: int = Field(description="Of what was charged, to the nearest micro-dollar.")
+    by_key: list[KeyUsage]
+    by_model: list[ModelUsage]
+
+
 class Tokenized(Shape):
     count: int
     max_model_len: int

@@ -17,7 +17,7 @@ from acs.platform.errors import ApiError, BadJson, InternalError, MethodNotAllow
 from acs.platform.wiring import Services
 from acs.serve_apps.api import docs, http
 from acs.serve_apps.api.openapi import PAGE, Operation, operations
-from acs.serve_apps.api.routes import completions, models, tokenizer
+from acs.serve_apps.api.routes import completions, models, tokenizer, usage
 
 log = logging.getLogger("ray.serve")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -25,6 +25,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 HANDLERS: dict[str, Handler] = {
     "create_completion": completions.create_completion,
     "list_models": models.list_models,
+    "get_usage": usage.get_usage,
     "tokenize": tokenizer.tokenize,
     "detokenize": tokenizer.detokenize,
     "tokenizer_info": tokenizer.tokenizer_info,

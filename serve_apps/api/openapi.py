@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from acs.platform.completions.request import CompletionRequest
 from acs.serve_apps.api import answers
 from acs.serve_apps.api.routes.tokenizer import DetokenizeRequest, TokenizeRequest
+from acs.serve_apps.api.routes.usage import MONTH
 
 PAGE: dict[str, Any] = {
     "title": "acs: a research API over base language models",
@@ -68,6 +69,15 @@ def operations() -> list[Operation]:
         ),
         _operation("list_models", "GET", ("/v1/models",), "List the models", answers.ModelList, OF_ALL),
         _operation(
+            "get_usage",
+            "GET",
+            ("/v1/usage",),
+            "What your account used in a month",
+            answers.UsageReport,
+            (400, *OF_ALL),
+            query={"month": {"type": "string", "pattern": f"^{MONTH}$", "examples": ["2026-11"]}},
+        ),
+        _operation(
             "tokenize",
             "POST",
             ("/tokenize", "/v1/completions/tokenize"),
@@ -92,7 +102,7 @@ def operations() -> list[Operation]:
             "The checkpoint's tokenizer settings",
             answers.TokenizerInfo,
             (400, *OF_ALL),
-            query="model",
+            query={"model": {"type": "string"}},
         ),
         _operation(
             "health", "GET", ("/health",), "Whether the server answers", answers.Health, (405, 500, 503), key=False
@@ -109,7 +119,7 @@ def _operation(
     errors: tuple[int, ...],
     *,
     body: type[BaseModel] | None = None,
-    query: str | None = None,
+    query: dict[str, Any] | None = None,
     stream: bool = False,
     key: bool = True,
 ) -> Operation:
@@ -117,7 +127,9 @@ def _operation(
     if body is not None:
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": _inline(body)}}}
     if query is not None:
-        extra["parameters"] = [{"name": query, "in": "query", "required": False, "schema": {"type": "string"}}]
+        extra["parameters"] = [
+            {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in query.items()
+        ]
     content: dict[str, Any] = {"application/json": {"schema": _inline(answer, answers=True)}}
     if stream:
         content["text/event-stream"] = {"schema": EVENT}

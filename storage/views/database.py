@@ -106,8 +106,9 @@ class ViewsDatabase:
             yield read
 
     def copy_to(self, path: Path) -> int:
-        """A file of its own with the views as they stand, new at `path`; their position. Raises OSError."""
+        """A file of its own with the views as they stand, new at `path`, mode 600; their position. Raises OSError."""
         assert self._path is not None, "views in memory have no file"
+        path.touch(mode=0o600, exist_ok=False)
         with self._writing:
             self._connection.execute("CHECKPOINT")  # all of it is in the one file now
             shutil.copyfile(self._path, path)
@@ -133,6 +134,8 @@ def _connect(store: EventStore, path: Path | None) -> Any:
         path.unlink()
     connection = duckdb.connect(path or ":memory:", config=CONFIG)
     make_tables(connection)
+    if path is not None:
+        path.chmod(0o600)
     return connection
 
 

@@ -9,16 +9,17 @@ from acs.storage.views.database import ViewsDatabase
 
 PICO_USD_PER_MICRO_USD = 1_000_000
 
-# (A null budget is "unlimited", so a ledger that says null must win over the account's standing budget.)
-ACCOUNT = """
+# A null budget means unlimited, so the null of a ledger wins over the account's standing budget.
+ACCOUNTS = """
 SELECT
-    $month AS month,
+    accounts.account_id, name,
     CASE WHEN ledgers.month IS NULL THEN accounts.budget_tokens ELSE ledgers.budget_tokens END AS budget_tokens,
     coalesce(held_tokens, 0) AS held_tokens,
     coalesce(charged_tokens, 0) AS charged_tokens,
     coalesce(charged_pico_usd, 0) AS charged_pico_usd
 FROM accounts LEFT JOIN ledgers ON ledgers.account_id = accounts.account_id AND ledgers.month = $month
-WHERE accounts.account_id = $account_id
+WHERE coalesce(accounts.account_id = $account_id, true)
+ORDER BY created_at, accounts.account_id
 """
 
 # Every key that could be used now, and those that were used in the month.
@@ -67,16 +68,22 @@ def usage_of(views: ViewsDatabase, account_id: str, month: str) -> dict[str, Any
     """
     terms = {"account_id": account_id, "month": month, "first_day": date.fromisoformat(f"{month}-01")}
     with views.reading() as read:  # one state for all three
-        account = read(ACCOUNT, terms)
+        account = read(ACCOUNTS, terms)
         by_key, by_model = read(BY_KEY, terms), read(BY_MODEL, terms)
     if not account:
         return None
     return {
         "object": "usage",
-        **_shown(account[0]),
+        "month": month,
+        **_shown({name: value for name, value in account[0].items() if name not in ("account_id", "name")}),
         "by_key": [_shown(row) for row in by_key],
         "by_model": [_shown(row) for row in by_model],
     }
+
+
+def usage_of_all(views: ViewsDatabase, month: str) -> list[dict[str, Any]]:
+    """A row an account, oldest first, in the same words."""
+    return [_shown(row) for row in views.read(ACCOUNTS, {"account_id": None, "month": month})]
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -60,6 +60,14 @@ class Api:
         return self.engine.status().running
 
 
+class NothingUsed:
+    """Views of an account that has done nothing yet."""
+
+    async def usage(self, account_id: str, month: str) -> dict[str, Any]:
+        tokens = {"budget_tokens": None, "held_tokens": 0, "charged_tokens": 0, "left_tokens": None}
+        return {"object": "usage", "month": month, **tokens, "spend_micro_usd": 0, "by_key": [], "by_model": []}
+
+
 def good(**fields: Any) -> dict[str, Any]:
     """A sound Completion request, with these fields changed."""
     return {"model": "toy", "prompt": "The sky is", "max_tokens": 2, **fields}
@@ -79,9 +87,16 @@ def tokenizer_of(checkpoint: Path) -> ModelTokenizer:
 
 @asynccontextmanager
 async def running_api(
-    checkpoint: Path, *, max_model_len: int | None = None, clock: Callable[[], float] = time.monotonic, **limits: Any
+    checkpoint: Path,
+    *,
+    max_model_len: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    views: Any = None,
+    **limits: Any,
 ) -> AsyncIterator[Api]:
-    """`checkpoint`: the prepared toy. `clock`: the breaker's. `limits`: fields of Limits to change."""
+    """`checkpoint`: the prepared toy. `clock`: the breaker's. `views`: with an async `usage`. `limits`: fields of
+    Limits to change.
+    """
     entry = dataclasses.replace(Catalogue.load(SHIPPED_CATALOGUES / "toy.toml")["toy"], engine_class="fake")
     if max_model_len is not None:
         entry = dataclasses.replace(entry, engine={**entry.engine, "max_model_len": max_model_len})
@@ -96,7 +111,7 @@ async def running_api(
         version, standings = ledger.memory.table.everything()
         keys.apply(KeyChanges("one", version, whole=True, keys=standings), sent_at=key_clock.now())
         models = {"toy": ServedModel(entry, tokenizer, engine, breaker)}
-        services = Services(chosen, keys, models, ledger.client())
+        services = Services(chosen, keys, models, ledger.client(), views or NothingUsed())
         app = RequestId(create_app(services))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         headers = {"Authorization": f"Bearer {secrets[Standing.ACCEPTED]}"}

@@ -134,6 +134,7 @@ async def test_the_page_names_every_route_of_the_contract(api):
     assert {(path, method) for path, methods in page["paths"].items() for method in methods} == {
         ("/v1/completions", "post"),
         ("/v1/models", "get"),
+        ("/v1/usage", "get"),
         ("/health", "get"),
         ("/tokenize", "post"),
         ("/detokenize", "post"),

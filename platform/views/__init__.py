@@ -1,0 +1,1 @@
+"""The views process: projects the events into DuckDB, and answers from there."""
