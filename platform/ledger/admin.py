@@ -17,7 +17,7 @@ from typing import Any
 from acs.events.ids import ACCOUNT, KEY, show
 from acs.events.refused import Refused
 from acs.platform import door
-from acs.platform.door import listen as listen  # `ledger_actor` and tests ask for it here
+from acs.platform.door import listen as listen  # asked for here by who opens this door
 from acs.platform.ledger.accounts import Accounts, NewKey
 from acs.platform.ledger.key_table import AccountRow, KeyRow
 from acs.platform.ledger.local_key import EnvFileUnavailable

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from acs.platform.catalogue import Catalogue, Model
 
-# Without weights and KV cache. Ray, Serve's controller and proxies, the ledger, the views, an ingress; then a replica: its own
-# process and vLLM's two, or for canned answers only its own.
+# Without weights and KV cache. Ray, Serve's controller and proxies, the ledger, the views, an ingress; then a replica:
+# its own process and vLLM's two, or for canned answers only its own.
 _BASE_BYTES = 1_550_000_000
 _VLLM_REPLICA_BYTES = 1_600_000_000
 _FAKE_REPLICA_BYTES = 200_000_000

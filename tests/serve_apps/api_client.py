@@ -27,6 +27,9 @@ from acs.platform.limits import Limits
 from acs.platform.settings import SHIPPED_CATALOGUES
 from acs.platform.tokenizer import ModelTokenizer
 from acs.platform.wiring import Services
+from acs.storage.event_store import EventStore
+from acs.storage.views.database import ViewsDatabase
+from acs.storage.views.usage import usage_of
 from acs.serve_apps.api.app import create_app
 from acs.serve_apps.inference.fake_engine import FakeEngine
 from acs.serve_apps.proxy.middleware import RequestId
@@ -60,12 +63,16 @@ class Api:
         return self.engine.status().running
 
 
-class NothingUsed:
-    """Views of an account that has done nothing yet."""
+class LocalViews:
+    """The real views, in memory."""
 
-    async def usage(self, account_id: str, month: str) -> dict[str, Any]:
-        tokens = {"budget_tokens": None, "held_tokens": 0, "charged_tokens": 0, "left_tokens": None}
-        return {"object": "usage", "month": month, **tokens, "spend_micro_usd": 0, "by_key": [], "by_model": []}
+    def __init__(self, store: EventStore) -> None:
+        self._views = ViewsDatabase(store)
+
+    async def usage(self, account_id: str, month: str) -> Any:
+        while self._views.catch_up():
+            pass
+        return usage_of(self._views, account_id, month)
 
 
 def good(**fields: Any) -> dict[str, Any]:
@@ -111,7 +118,7 @@ async def running_api(
         version, standings = ledger.memory.table.everything()
         keys.apply(KeyChanges("one", version, whole=True, keys=standings), sent_at=key_clock.now())
         models = {"toy": ServedModel(entry, tokenizer, engine, breaker)}
-        services = Services(chosen, keys, models, ledger.client(), views or NothingUsed())
+        services = Services(chosen, keys, models, ledger.client(), views or LocalViews(ledger.memory.store))
         app = RequestId(create_app(services))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         headers = {"Authorization": f"Bearer {secrets[Standing.ACCEPTED]}"}

@@ -11,20 +11,22 @@ from acs.serve_apps.api.answers import UsageReport
 KEYS = ["object", "month", "budget_tokens", "held_tokens", "charged_tokens", "left_tokens", "spend_micro_usd"]
 
 
-async def test_the_answer_is_the_views_own_for_the_callers_account(toy_checkpoint):
-    class Views:
-        async def usage(self, account_id, month):
-            return {"account": account_id, "month": month}
-
-    async with running_api(toy_checkpoint, views=Views()) as api:
-        answer = await api.http.get("/v1/usage", params={"month": "2026-11"})
-    assert answer.json() == {"account": "acct_1", "month": "2026-11"}
+async def test_what_a_completion_used_is_in_it_at_once(api):
+    used = (await api.complete(max_tokens=3, n=2)).json()["usage"]
+    usage = (await api.http.get("/v1/usage")).json()
+    UsageReport.model_validate(usage)
+    assert list(usage) == [*KEYS, "by_key", "by_model"]
+    assert (usage["held_tokens"], usage["charged_tokens"]) == (0, used["total_tokens"])
+    (model,) = usage["by_model"]
+    assert (model["model"], model["requests"]) == ("toy", 1)
+    assert (model["prompt_tokens"], model["completion_tokens"]) == (used["prompt_tokens"], used["completion_tokens"])
+    assert sum(key["charged_tokens"] for key in usage["by_key"]) == used["total_tokens"]
 
 
 async def test_an_account_that_has_done_nothing_has_every_key_of_the_contract(api):
     usage = (await api.http.get("/v1/usage", params={"month": "2026-11"})).json()
     assert list(usage) == [*KEYS, "by_key", "by_model"]
-    UsageReport.model_validate(usage)
+    assert (usage["object"], usage["month"], usage["charged_tokens"], usage["by_model"]) == ("usage", "2026-11", 0, [])
 
 
 async def test_without_a_month_it_is_the_present_one(api):
