@@ -27,12 +27,12 @@ from acs.platform.limits import Limits
 from acs.platform.settings import SHIPPED_CATALOGUES
 from acs.platform.tokenizer import ModelTokenizer
 from acs.platform.wiring import Services
-from acs.storage.event_store import EventStore
-from acs.storage.views.database import ViewsDatabase
-from acs.storage.views.usage import usage_of
 from acs.serve_apps.api.app import create_app
 from acs.serve_apps.inference.fake_engine import FakeEngine
 from acs.serve_apps.proxy.middleware import RequestId
+from acs.storage.event_store import EventStore
+from acs.storage.views.database import ViewsDatabase
+from acs.storage.views.usage import usage_of
 
 KEY_LEASE_S = 3.0
 
