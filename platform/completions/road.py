@@ -117,8 +117,9 @@ class Run:
         with contextlib.suppress(TimeoutError):  # an engine that has died says nothing more
             async with asyncio.timeout(ABORT_S):
                 while self.unfinished:
-                    self._interrupted = None
-                    await self._sleep(None)
+                    if not self._pieces:
+                        self._interrupted = None  # heard already; what is waited for now is the engine
+                        await self._sleep(None)
                     pieces, self._pieces = self._pieces, []
                     for piece in pieces:
                         if isinstance(piece, Failed):

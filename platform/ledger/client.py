@@ -63,10 +63,13 @@ class LedgerClient:
                 host, port, secret = await self._endpoint()
                 hello = Hello(secret, self.owner)
                 self._lost.clear()
-                on_replies = lambda _, replies: self.take(replies)  # noqa: E731
-                self.attach(await frames.connect(host, port, hello, _replies, on_replies, self._on_lost))
+                link = await frames.connect(host, port, hello, _replies, self._on_replies, self._on_lost)
+                self.attach(link)
                 answered = True
-                await self._lost.wait()
+                try:
+                    await self._lost.wait()
+                finally:
+                    link.close()
             except Exception as error:  # whatever it is, the remedy is the same
                 if answered:  # said once, not at every try
                     log.warning("The ledger cannot be reached: %s: %s", type(error).__name__, error)
@@ -125,6 +128,9 @@ class LedgerClient:
             _fail(asking, _error_of(reply))
         else:  # it was granted, and has expired while the answer could not reach us
             _fail(asking, PartUnavailable(UNAVAILABLE))
+
+    def _on_replies(self, link: FrameProtocol, replies: list[Reply]) -> None:
+        self.take(replies)
 
     def _on_lost(self, link: FrameProtocol) -> None:
         self._link = None

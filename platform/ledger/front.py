@@ -37,6 +37,17 @@ class Front:
         self._server, port = await frames.listen(host, secret, _commands, *callbacks)
         return port
 
+    @property
+    def links(self) -> int:
+        """How many ingresses are linked."""
+        return len(self._links)
+
+    def close(self) -> None:
+        """Listen no more and cut every link off."""
+        self._server.close()
+        for link in list(self._links.values()):
+            link.close()
+
     async def tend(self) -> None:
         """For ever: give up what vanished, refuse what waited too long."""
         while True:

@@ -212,9 +212,10 @@ class LastWords(Scripted):
 
 
 async def test_a_client_that_leaves_a_whole_answer_pays_the_prompt_and_what_was_generated(api):
-    engine = use(api, LastWords(Delta(0, [5, 6], ["ab"], None, "stop"), never))
+    first_has_ended = asyncio.Event()
+    use(api, LastWords(Delta(0, [5, 6], ["ab"], None, "stop"), lambda: not first_has_ended.set(), never))
     client = Client(api, max_tokens=9, n=2)
-    await until(lambda: engine.asked)
+    await asyncio.wait_for(first_has_ended.wait(), 10)
     client.hang_up()
     (settled,) = await resolutions(api)
     assert (settled.completion_tokens, settled.http_status) == (5, None)
