@@ -7,6 +7,8 @@
     ├── NotFound 404, MethodNotAllowed 405, RequestTooLarge 413
     ├── AdmissionError             the ledger does not let the request in                     429
     │   └── RateLimited, QueueFull, SpendCap, BudgetExceeded
+    ├── Conflict                   409
+    │   └── Running, NoAnswer, IdempotencyConflict
     ├── InternalError                                                                         500
     ├── PartUnavailable            a part of the platform (ledger, views) is coming back      503
     └── InferenceError             carries `retryable`
@@ -152,8 +154,31 @@ class BudgetExceeded(AdmissionError):
     code, should_retry = "budget_exceeded", False
 
 
+class Conflict(ApiError):
+    status = 409
+    code: ClassVar[str | None] = None
+    should_retry = False
+
+
+class Running(Conflict):
+    """The first request with the Idempotency-Key has not ended."""
+
+    code, should_retry, retry_after_s = "running", True, 1.0
+
+
+class NoAnswer(Conflict):
+    code = "no_answer"
+
+
+class IdempotencyConflict(Conflict):
+    code = "idempotency_conflict"
+
+
 class InternalError(ApiError):
     status, code, should_retry = 500, "internal_error", False
+
+    def __init__(self, message: str = "The server failed on this request. It has been logged.") -> None:
+        super().__init__(message)
 
 
 class PartUnavailable(ApiError):
@@ -212,8 +237,8 @@ class UpstreamDeadline(InferenceError):
     status, code, retryable = 504, "upstream_deadline", False
 
 
-ADMISSION_ERRORS: dict[str, type[AdmissionError]] = {  # the codes that travel from the ledger to an ingress
-    cls.code: cls for cls in (RateLimited, QueueFull, SpendCap, BudgetExceeded)
+ADMISSION_ERRORS: dict[str | None, type[ApiError]] = {  # the codes that travel from the ledger to an ingress
+    cls.code: cls for cls in (RateLimited, QueueFull, SpendCap, BudgetExceeded, Running, NoAnswer, IdempotencyConflict)
 }
 INFERENCE_ERRORS: dict[str, type[InferenceError]] = {
     cls.code: cls  # the codes that travel from a replica to an ingress

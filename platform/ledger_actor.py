@@ -27,11 +27,14 @@ from acs.platform.ledger.memory import Memory, recall
 from acs.platform.ledger.service import LedgerService
 from acs.platform.ledger.traffic import Traffic
 from acs.platform.settings import Settings
+from acs.platform.wiring import answers_of
+from acs.storage.blobs import Blobs
 from acs.storage.event_store import open_event_store
 
 NAME, NAMESPACE = "ledger", "acs"
 CONCURRENT_CALLS = 10_000  # each ingress keeps one watch open
 REOPEN_PAUSE_S = 1.0
+SWEEP_PAUSE_S = 600.0
 
 _log = logging.getLogger(__name__)
 
@@ -107,14 +110,22 @@ class LedgerActor:
         writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
         slots = {model.id: model.slots for model in self._catalogue.values()}
         commits = Commits(memory.storing, writer, _end)
-        desk = Desk(memory.table, memory.books, Traffic(limits, slots, clock), commits, lambda: datetime.now(UTC))
+        desk = Desk(memory, Traffic(limits, slots, clock), commits, lambda: datetime.now(UTC))
         service = LedgerService(Accounts(memory.store, memory.table), desk, writer, limits.key_lease_s, clock)
         front = Front(desk, limits.owner_lease_s, clock)
         host = own_address()
         self._endpoint = host, await front.listen(host, self._secret), self._secret
         self._tending = asyncio.create_task(front.tend())
+        self._sweeping = asyncio.create_task(_sweep(answers_of(self._settings)))
         self._door = await admin.serve(admin.listen(self._settings.admin_socket), service)
         return service
+
+
+async def _sweep(answers: Blobs) -> None:
+    """For ever: erase the answers that nobody can ask for again."""
+    while True:
+        await asyncio.to_thread(answers.sweep)
+        await asyncio.sleep(SWEEP_PAUSE_S)
 
 
 def _end(fault: Exception) -> None:

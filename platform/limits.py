@@ -37,6 +37,7 @@ class Limits:
     key_waiting: int = _limit(64, "requests of a key that wait; beyond: 429 queue_full")
     key_rate_per_minute: int = _limit(600, "requests of a key in any 60 s; beyond: 429 rate_limited")
     wait_s: float = _limit(600, "time a request waits for its turn; beyond: 429 queue_full")
+    kept_answer_bytes: int = _limit(16_777_216, "size up to which an answer is kept for its Idempotency-Key")
     owner_lease_s: float = _limit(10, "time after which a vanished API server's requests are given up")
     settle_s: float = _limit(10, "time a whole answer waits until its charge is on disk; beyond: 500")
     key_lease_s: float = _limit(3, "age at which an ingress stops trusting its copy of the keys")

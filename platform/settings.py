@@ -73,6 +73,11 @@ class Settings:
         return self.data / "views.sock"
 
     @property
+    def answers_dir(self) -> Path:
+        """Answers kept for those who send a request again."""
+        return self.data / "blobs" / "answers"
+
+    @property
     def run_dir(self) -> Path:
         """Files of one run: tokens, HAProxy's configuration, logs. Nothing in it must outlive the server."""
         return self.data / "run"

@@ -6,15 +6,26 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from acs.events.idempotency import REMEMBERED
 from acs.platform.completions.served import ServedModel
 from acs.platform.key_book import KeyBook
 from acs.platform.ledger.client import LedgerClient
 from acs.platform.limits import Limits
+from acs.platform.settings import Settings
 from acs.platform.views.contract import Views
 from acs.platform.views.remote import RemoteViews
+from acs.storage.blobs import Blobs
 
 # Two answers of 256 whole-vocabulary rows are 100 MB of arrays on their way; more wait their turn.
 WHOLE_VOCABULARY_AT_ONCE = 2
+
+
+# An answer is given again for a day; it stays a little longer, so that none is erased while it is being read.
+ANSWERS_KEPT_S = REMEMBERED.total_seconds() + 3600
+
+
+def answers_of(settings: Settings) -> Blobs:
+    return Blobs(settings.answers_dir, ANSWERS_KEPT_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,5 +36,6 @@ class Services:
     keys: KeyBook
     models: Mapping[str, ServedModel]
     ledger: LedgerClient
+    answers: Blobs  # kept for those who send a request again
     views: Views = field(default_factory=RemoteViews)
     whole_vocabulary: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WHOLE_VOCABULARY_AT_ONCE))

@@ -14,7 +14,6 @@ from acs.events.hold import Price
 from acs.events.ids import ACCOUNT, KEY, show
 from acs.platform.clock import Clock, MonotonicClock
 from acs.platform.ledger.accounts import Accounts
-from acs.platform.ledger.books import Books
 from acs.platform.ledger.client import LedgerClient
 from acs.platform.ledger.commits import Commits
 from acs.platform.ledger.contract import Command
@@ -81,13 +80,12 @@ def accounts_of(store: EventStore) -> Accounts:
 
 def service_of(store: EventStore, lease_s: float, clock: Clock) -> LedgerService:
     """The operator's half of a ledger that starts on the store."""
-    accounts = accounts_of(store)
+    store.claim()
     memory = recall(store, Path("/nonexistent"), {})
     writer = ThreadPoolExecutor(max_workers=1)
     commits = Commits(memory.storing, writer, lambda fault: None)
-    books = Books(accounts.table, {})
-    desk = Desk(accounts.table, books, Traffic(Limits(), {}, clock), commits, lambda: datetime.now(UTC))
-    return LedgerService(accounts, desk, writer, lease_s, clock)
+    desk = Desk(memory, Traffic(Limits(), {}, clock), commits, lambda: datetime.now(UTC))
+    return LedgerService(Accounts(store, memory.table), desk, writer, lease_s, clock)
 
 
 @contextmanager
@@ -107,7 +105,7 @@ def local_ledger(
     failures: list[Exception] = []
     commits = Commits(memory.storing, writer, failures.append)
     traffic = Traffic(limits or Limits(), slots or {"toy": 1000}, clock or MonotonicClock())
-    desk = Desk(memory.table, memory.books, traffic, commits, now)
+    desk = Desk(memory, traffic, commits, now)
     try:
         yield LocalLedger(memory, Accounts(store, memory.table), desk, traffic, writer, failures)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from acs.events.ids import HOLD, show, uuid7
 from acs.platform.completions.plan import Plan
 from acs.platform.errors import ApiError, InternalError
-from acs.platform.ledger.contract import Caller, Open, Release, Settle
+from acs.platform.ledger.contract import Caller, IdempotencyKey, Kept, Open, Release, Settle
 
 
 class ClientGone(Exception):
@@ -17,7 +17,7 @@ def client_left(error: BaseException | None) -> bool:
     return error is not None and (not isinstance(error, Exception) or isinstance(error, (ClientGone, TimeoutError)))
 
 
-def order_of(caller: Caller, plan: Plan, request_id: str) -> Open:
+def order_of(caller: Caller, plan: Plan, request_id: str, key: IdempotencyKey | None) -> Open:
     """`request_id`: as in X-Request-Id."""
     return Open(
         hold_id=show(HOLD, uuid7()),
@@ -32,16 +32,24 @@ def order_of(caller: Caller, plan: Plan, request_id: str) -> Open:
         max_tokens=plan.max_tokens,
         min_tokens=plan.generate.sampling.min_tokens,
         clamp=True,
+        key=key,
     )
 
 
-def resolution(order: Open, error: BaseException | None, used: int, *, streamed: bool) -> Settle | Release:
+def resolution(
+    order: Open, error: BaseException | None, used: int, *, streamed: bool, kept: Kept | None
+) -> Settle | Release:
     """How its Hold is resolved. `error`: what ended the request, None when it was answered whole. `used`: the generated
-    tokens it costs. A failure costs nothing unless a stream had written some of it.
+    tokens it costs. A failure costs nothing unless a stream had written some of it. `kept`: see Settle and Release.
     """
     if client_left(error):
         return Settle(order.hold_id, order.account_id, order.prompt_tokens, used, None)
     if error is None or (streamed and used):  # a stream's late error is an event under its 200
-        return Settle(order.hold_id, order.account_id, order.prompt_tokens, used, 200)
-    fault = error if isinstance(error, ApiError) else InternalError("")
-    return Release(order.hold_id, order.account_id, fault.code or "unavailable", fault.status)
+        return Settle(order.hold_id, order.account_id, order.prompt_tokens, used, 200, kept)
+    fault = fault_of(error)
+    return Release(order.hold_id, order.account_id, fault.code or "unavailable", fault.status, kept)
+
+
+def fault_of(error: BaseException) -> ApiError:
+    """The error that the client is shown."""
+    return error if isinstance(error, ApiError) else InternalError()

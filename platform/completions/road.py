@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 from types import TracebackType
 
-from acs.platform.completions.charge import client_left, order_of, resolution
+import orjson
+
+from acs.platform.completions.charge import client_left, fault_of, order_of, resolution
 from acs.platform.completions.plan import Plan
 from acs.platform.errors import (
     INFERENCE_ERRORS,
@@ -17,9 +19,10 @@ from acs.platform.errors import (
     UpstreamServerError,
     UpstreamUnreachable,
 )
+from acs.platform.idempotency import Repeatable, Replayed, may_run_again
 from acs.platform.inference.contract import Delta, Failed, Piece
 from acs.platform.ledger.client import LedgerClient
-from acs.platform.ledger.contract import Caller, Granted, Reply, Resolved
+from acs.platform.ledger.contract import Caller, Granted, Kept, Reply, Resolved, Stored
 from acs.platform.limits import Limits
 
 ABORT_S = 5.0  # for the engine's last word on an aborted request
@@ -39,14 +42,24 @@ class Run:
     `interrupt(error)` ends any wait inside with that error, from a deadline or a client that hung up.
     """
 
-    def __init__(self, caller: Caller, plan: Plan, ledger: LedgerClient, limits: Limits, request_id: str) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        plan: Plan,
+        ledger: LedgerClient,
+        limits: Limits,
+        request_id: str,
+        repeatable: Repeatable | None = None,
+    ) -> None:
         self.plan = plan  # its max_tokens may be lowered when the Hold is placed
         self.unfinished = plan.choices
         self.completion_tokens = 0
         self.sent_tokens = 0  # of a stream, in writes that the client has taken
         self._ledger = ledger
         self._limits = limits
-        self._order = order_of(caller, plan, request_id)
+        self.repeatable = repeatable
+        self._kept: Kept | None = None
+        self._order = order_of(caller, plan, request_id, repeatable.key if repeatable else None)
         self._charging: asyncio.Task[Reply] | None = None
         self._pieces: list[Piece] = []
         self._waiter: asyncio.Future[None] | None = None
@@ -61,7 +74,7 @@ class Run:
         return None if requested == applied else f"requested={requested},applied={applied},reason=budget"
 
     async def __aenter__(self) -> Run:
-        """Raises CircuitOpen, then what the ledger refuses with."""
+        """Raises CircuitOpen, then what the ledger refuses with, or Replayed."""
         breaker = self.plan.model.breaker
         self._probe = breaker.admit()
         try:
@@ -109,8 +122,21 @@ class Run:
     async def _resolve(self, error: BaseException | None) -> Reply:
         if client_left(error) and not self.plan.generate.stream:
             await self._count_aborted()
-        used = self.sent_tokens if self.plan.generate.stream else self.completion_tokens
-        return await self._ledger.resolve(resolution(self._order, error, used, streamed=self.plan.generate.stream))
+        streamed = self.plan.generate.stream
+        used = self.sent_tokens if streamed else self.completion_tokens
+        if error is not None and not streamed and not client_left(error):
+            await self._keep_error(fault_of(error))
+        return await self._ledger.resolve(resolution(self._order, error, used, streamed=streamed, kept=self._kept))
+
+    async def keep(self, body: bytes) -> None:
+        """The answer's body, before the run is left: whoever sends the request again under its key is given it."""
+        if self.repeatable is not None:
+            self._kept = await self.repeatable.keep(200, body, clamped=self.clamped)
+
+    async def _keep_error(self, error: ApiError) -> None:
+        if self.repeatable is not None and not may_run_again(error):
+            body = orjson.dumps(error.body(self._order.request_id))
+            self._kept = await self.repeatable.keep(error.status, body)
 
     async def _count_aborted(self) -> None:
         """What choices had when they were aborted comes with the engine's last word on each of them."""
@@ -146,9 +172,11 @@ class Run:
         except BaseException:
             self._ledger.withdraw(self._order, "client_gone")
             raise
-        granted = opening.result()
-        assert isinstance(granted, Granted)
-        return granted
+        reply = opening.result()
+        if isinstance(reply, Stored):
+            raise Replayed(reply.kept)
+        assert isinstance(reply, Granted)
+        return reply
 
     async def ready(self, patience_s: float | None = None) -> list[Piece]:
         """The Pieces that have come since the last call; none only when `patience_s` went by without any.

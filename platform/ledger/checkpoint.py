@@ -11,11 +11,13 @@ from uuid import UUID
 
 import msgspec
 
+from acs.events.idempotency import Attempt, IdempotentRequest
 from acs.events.ledger import Ledger, Month
 from acs.platform.ledger.books import Books
 from acs.platform.ledger.key_table import AccountRow, KeyRow, KeyTable
+from acs.platform.ledger.repeats import Repeats
 
-FORM = 1  # to be raised with every change of what a checkpoint holds or means
+FORM = 2  # to be raised with every change of what a checkpoint holds or means
 
 
 class _Table(msgspec.Struct, array_like=True):
@@ -28,6 +30,7 @@ class _Table(msgspec.Struct, array_like=True):
 class _Books(msgspec.Struct, array_like=True):
     months: list[tuple[UUID, int, Month]]  # a Ledger's id, version, book
     spend: dict[str, dict[str, int]]
+    repeats: list[tuple[UUID, int, Attempt]]
 
 
 class _Checkpoint(msgspec.Struct, array_like=True):
@@ -47,10 +50,11 @@ class _Draft(msgspec.Struct, array_like=True):
 _decoder = msgspec.msgpack.Decoder(_Checkpoint)
 
 
-def encode_books(books: Books) -> bytes:
+def encode_books(books: Books, repeats: Repeats) -> bytes:
     """To be called between two commands; 50 ms for a million Holds of the last day."""
     months = [(ledger.id, ledger.version, ledger.book) for ledger in books.ledgers.values()]
-    return msgspec.msgpack.encode(_Books(months, dict(books.spend.days)))
+    attempts = [(request.id, request.version, request.attempt) for request in repeats.requests.values()]
+    return msgspec.msgpack.encode(_Books(months, dict(books.spend.days), attempts))
 
 
 def write(path: Path, position: int, table: KeyTable, books: bytes) -> None:
@@ -66,9 +70,9 @@ def write(path: Path, position: int, table: KeyTable, books: bytes) -> None:
     draft.replace(path)
 
 
-def read(path: Path, head: int, table: KeyTable, books: Books) -> int:
-    """Fills both, which are empty; returns the position they are at. 0, and both left empty, when there is no
-    checkpoint of our form, or when it is of a log that went further than `head`.
+def read(path: Path, head: int, table: KeyTable, books: Books, repeats: Repeats) -> int:
+    """Fills what is empty; returns the position it is at. 0, and all left empty, when there is no checkpoint of our
+    form, or when it is of a log that went further than `head`.
     """
     try:
         found = _decoder.decode(path.read_bytes())
@@ -82,4 +86,6 @@ def read(path: Path, head: int, table: KeyTable, books: Books) -> int:
     for id, version, month in found.books.months:
         books.keep(Ledger.restored(id, version, month))
     books.spend.restore(found.books.spend)
+    for id, version, attempt in found.books.repeats:
+        repeats.keep(IdempotentRequest.restored(id, version, attempt))
     return found.position

@@ -28,6 +28,7 @@ from acs.platform.ledger.contract import (
     Resolved,
     Settle,
     Standing,
+    Stored,
     Waiting,
 )
 
@@ -83,8 +84,8 @@ class LedgerClient:
             link.send(command)
 
     def open(self, order: Open) -> asyncio.Future[Reply]:
-        """Done with Granted; or its exception is an AdmissionError, a 401 error or PartUnavailable. Whoever no longer
-        waits for it calls `withdraw`.
+        """Done with Granted or Stored; or its exception is an AdmissionError, a 401 error, one of 409, PartUnavailable.
+        Whoever no longer waits for it calls `withdraw`.
         """
         opening = self._send(order)
         self._be_patient(order.hold_id)
@@ -119,10 +120,10 @@ class LedgerClient:
                 del self._unanswered[reply.hold_id]
                 _done(self._asking.pop(reply.hold_id), reply)
 
-    def _opened(self, order: Open, reply: Granted | Refusal | Resolved) -> None:
+    def _opened(self, order: Open, reply: Granted | Stored | Refusal | Resolved) -> None:
         del self._unanswered[order.hold_id]
         asking = self._asking.pop(order.hold_id)
-        if isinstance(reply, Granted):
+        if isinstance(reply, (Granted, Stored)):
             _done(asking, reply)
         elif isinstance(reply, Refusal):
             _fail(asking, _error_of(reply))

@@ -49,6 +49,23 @@ class KeyChanges:
     keys: tuple[KeyStanding, ...]
 
 
+class IdempotencyKey(msgspec.Struct, array_like=True, frozen=True):
+    """A request that may be sent again. Made by `acs.platform.idempotency`."""
+
+    digest: str  # of account, method, path and key together
+    request_sha256: str
+
+
+class Kept(msgspec.Struct, array_like=True, frozen=True):
+    """An answer that can be given again: its body is a blob."""
+
+    http_status: int
+    body_sha256: str
+    body_bytes: int
+    location: str | None = None
+    clamped: str | None = None
+
+
 class Open(msgspec.Struct, array_like=True, tag="open", frozen=True):
     """May this request run? Judged in one visit: key, rate, spend, budget; then a Hold is placed and a slot taken, or
     the request waits for one. Answered by Granted, by Waiting and later another, or by Refusal.
@@ -66,25 +83,32 @@ class Open(msgspec.Struct, array_like=True, tag="open", frozen=True):
     max_tokens: int
     min_tokens: int
     clamp: bool  # whether `max_tokens` may be lowered to what the budget leaves
+    key: IdempotencyKey | None = None
 
 
 class Settle(msgspec.Struct, array_like=True, tag="settle", frozen=True):
-    """The request has ended; charge what it used. Answered by Resolved."""
+    """The request has ended; charge what it used. Answered by Resolved. Under an Idempotency-Key, `kept` is its answer;
+    None: it left none.
+    """
 
     hold_id: str
     account_id: str
     prompt_tokens: int
     completion_tokens: int
     http_status: int | None  # None: the client had gone
+    kept: Kept | None = None
 
 
 class Release(msgspec.Struct, array_like=True, tag="release", frozen=True):
-    """The request used nothing, or its client left while it waited. Answered by Resolved."""
+    """The request used nothing, or its client left while it waited. Answered by Resolved. Under an Idempotency-Key,
+    `kept` is its answer; None: the key is free again.
+    """
 
     hold_id: str
     account_id: str
     reason: str
     http_status: int | None
+    kept: Kept | None = None
 
 
 Command = Open | Settle | Release
@@ -108,6 +132,13 @@ class Refusal(msgspec.Struct, array_like=True, tag="refusal", frozen=True):
     retry_after_s: float | None = None
 
 
+class Stored(msgspec.Struct, array_like=True, tag="stored", frozen=True):
+    """The same request has been answered before, under the same Idempotency-Key; nothing is held for this one."""
+
+    hold_id: str
+    kept: Kept
+
+
 class Resolved(msgspec.Struct, array_like=True, tag="resolved", frozen=True):
     """How the Hold stands now: `settled`, `released`, `expired`; `unknown` when there is no such Hold."""
 
@@ -115,4 +146,4 @@ class Resolved(msgspec.Struct, array_like=True, tag="resolved", frozen=True):
     status: str
 
 
-Reply = Granted | Waiting | Refusal | Resolved
+Reply = Granted | Waiting | Refusal | Stored | Resolved

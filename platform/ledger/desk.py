@@ -12,7 +12,7 @@ from acs.events.hold import HoldStatus
 from acs.events.ids import KEY, parse
 from acs.events.ledger import BudgetExceeded, ChargeExceedsHold, UnknownHold
 from acs.events.refused import Refused
-from acs.platform.ledger.books import Books, SpendLimitReached
+from acs.platform.ledger.books import SpendLimitReached
 from acs.platform.ledger.commits import Commits
 from acs.platform.ledger.contract import (
     Command,
@@ -24,9 +24,11 @@ from acs.platform.ledger.contract import (
     Resolved,
     Settle,
     Standing,
+    Stored,
     Waiting,
 )
-from acs.platform.ledger.key_table import KeyTable
+from acs.platform.ledger.memory import Memory
+from acs.platform.ledger.repeats import NoAnswerLeft, RequestDiffers, RequestRuns
 from acs.platform.ledger.traffic import QueueFull, RateLimited, Ticket, Traffic
 from acs.storage.event_store import Event
 
@@ -38,16 +40,18 @@ _CODES: dict[type[Refused], str] = {
     QueueFull: "queue_full",
     SpendLimitReached: "spend_cap",
     BudgetExceeded: "budget_exceeded",
+    RequestRuns: "running",
+    RequestDiffers: "idempotency_conflict",
+    NoAnswerLeft: "no_answer",
 }
 
 
 class Desk:
-    def __init__(
-        self, table: KeyTable, books: Books, traffic: Traffic, commits: Commits, now: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, memory: Memory, traffic: Traffic, commits: Commits, now: Callable[[], datetime]) -> None:
         """`now`: the time of day. Holds that are open already take their slots."""
-        self._table = table
-        self._books = books
+        self._table = memory.table
+        self._books = books = memory.books
+        self._repeats = memory.repeats
         self._traffic = traffic
         self._commits = commits
         self._now = now
@@ -75,7 +79,8 @@ class Desk:
         for hold_id, (_, hold) in list(self._books.open_holds.items()):
             if hold.owner == owner:
                 self._traffic.end(hold_id)
-                self._commits.add(self._books.expire(hold_id, self._now()), _nobody_asked)
+                events = [*self._books.expire(hold_id, self._now()), *self._repeats.end(hold_id, self._now(), None)]
+                self._commits.add(events, _nobody_asked)
         self._call_next()
 
     def refuse_overdue(self) -> None:
@@ -100,6 +105,9 @@ class Desk:
             return answer(Resolved(order.hold_id, stands))
         try:
             self._judge_key(order)
+            waiting = self._traffic.waiting_under(order.key)
+            if (kept := self._repeats.judge(order, waiting, self._now())) is not None:
+                return answer(Stored(order.hold_id, kept))
             if self._traffic.admit(order):
                 self._grant(owner, order, answer)
             else:
@@ -112,6 +120,7 @@ class Desk:
 
     def _grant(self, owner: str, order: Open, answer: Answer) -> None:
         hold, events = self._books.place(order, owner, self._now())
+        events = [*events, *self._repeats.begin(order, self._now())]
         self._traffic.start(order.hold_id, order.key_id, order.model)
         granted = Granted(order.hold_id, hold.quote.max_tokens)
         self._commits.add(events, lambda: answer(granted))
@@ -129,6 +138,8 @@ class Desk:
             status, events = self._resolved(command)
         except UnknownHold:
             return answer(Resolved(command.hold_id, UNKNOWN))
+        free = isinstance(command, Release)
+        events = [*events, *self._repeats.end(command.hold_id, self._now(), command.kept, free=free)]
         self._traffic.end(command.hold_id)
         self._commits.add(events, lambda: answer(Resolved(command.hold_id, status)))
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from acs.events.hold import Price
+from acs.events.idempotency import IdempotentRequest
 from acs.events.ledger import Ledger
 from acs.platform.ledger import checkpoint
 from acs.platform.ledger.books import Books
 from acs.platform.ledger.key_table import KeyTable
+from acs.platform.ledger.repeats import Repeats
 from acs.storage.event_store import Event, EventStore
 
 CHECKPOINT_EVENTS = 100_000  # about two seconds of a start
@@ -25,6 +27,7 @@ class Memory:
     checkpoint: Path
     table: KeyTable
     books: Books
+    repeats: Repeats
     replayed: int = field(default=0)  # events read from the log at the start
 
     def storing(self, events: Sequence[Event]) -> Callable[[], None]:
@@ -35,7 +38,7 @@ class Memory:
         books = None
         if self.replayed >= CHECKPOINT_EVENTS:
             self.replayed = 0
-            books = checkpoint.encode_books(self.books)
+            books = checkpoint.encode_books(self.books, self.repeats)
 
         def store() -> None:
             positions = self.store.append(events)
@@ -55,11 +58,14 @@ def recall(store: EventStore, path: Path, prices: Mapping[str, Price]) -> Memory
     """`path`: of the checkpoint. Raises EventStoreUnavailable."""
     table = KeyTable()
     books = Books(table, prices)
-    memory = Memory(store, path, table, books)
-    after = checkpoint.read(path, store.head(), table, books)
+    repeats = Repeats()
+    memory = Memory(store, path, table, books, repeats)
+    after = checkpoint.read(path, store.head(), table, books, repeats)
     for position, event in store.read_log(after):
-        if isinstance(event, (Ledger.Event, Ledger.Created)):
+        if isinstance(event, Ledger.Event):
             books.apply(event)
+        elif isinstance(event, IdempotentRequest.Event):
+            repeats.apply(event)
         else:
             table.apply(position, event)
         memory.replayed += 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from acs.events.refused import Refused
 from acs.platform.clock import Clock
-from acs.platform.ledger.contract import Open, Reply
+from acs.platform.ledger.contract import IdempotencyKey, Open, Reply
 from acs.platform.limits import Limits
 
 WINDOW_S = 60.0
@@ -47,6 +47,7 @@ class Traffic:
         # model → account → key → tickets; the account at the front is the next to be served
         self._queues: dict[str, OrderedDict[str, OrderedDict[str, deque[Ticket]]]] = {m: OrderedDict() for m in slots}
         self.tickets: dict[str, Ticket] = {}  # by Hold id, oldest first
+        self._under: dict[str, Open] = {}  # Idempotency-Key → who waits under it
         self._running: dict[str, tuple[str, str]] = {}  # Hold id → (key, model)
 
     def admit(self, order: Open) -> bool:
@@ -88,14 +89,21 @@ class Traffic:
     def wait(self, order: Open, owner: str, answer: Callable[[Reply], None]) -> None:
         ticket = Ticket(order, owner, answer, self._clock.now())
         self.tickets[order.hold_id] = ticket
+        if order.key is not None:
+            self._under[order.key.digest] = order
         self._keys[order.key_id].waiting[order.model] += 1
         lanes = self._queues[order.model].setdefault(order.account_id, OrderedDict())
         lanes.setdefault(order.key_id, deque()).append(ticket)
+
+    def waiting_under(self, key: IdempotencyKey | None) -> Open | None:
+        return self._under.get(key.digest) if key is not None else None
 
     def leave(self, hold_id: str) -> Ticket:
         """Take one out of the queue. Raises KeyError."""
         ticket = self.tickets.pop(hold_id)
         order = ticket.order
+        if order.key is not None:
+            del self._under[order.key.digest]
         self._keys[order.key_id].waiting[order.model] -= 1
         lanes = self._queues[order.model][order.account_id]
         lanes[order.key_id].remove(ticket)

@@ -110,7 +110,7 @@ async def _answer_to(request: Request, error: Exception) -> Response:
             return Response(status_code=499)  # nobody reads it; Serve's metrics count it
         case _:
             log.error("Request %s failed by our own fault.", http.request_id_of(request), exc_info=error)
-            answer = InternalError("The server failed on this request. It has been logged.")
+            answer = InternalError()
     return await http.error_answer(request, answer)
 
 

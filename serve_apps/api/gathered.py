@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from acs.platform.completions.plan import Plan
 from acs.platform.completions.road import Run
 from acs.platform.inference.contract import Delta, FullVocabularyRows, LogprobRows, Piece, PromptRows
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -54,12 +58,16 @@ class Gathered:
         return generated // 4 + (of_prompts // 4 + prompt_tokens) * self.plan.generate.n
 
 
-async def gather(run: Run) -> Gathered:
-    """Run it to its end and charge it. Raises the contract's errors, and ClientGone when the client hangs up first."""
+async def gather(run: Run, finish: Callable[[Gathered], Awaitable[T]]) -> T:
+    """Run it to its end, make the answer of it by `finish`, then charge it: what cannot be answered is not charged.
+
+    Raises the contract's errors, Replayed, and ClientGone when the client hangs up first.
+    """
     async with run:
         gathered = Gathered(run.plan)
         while run.unfinished:
             for piece in await run.ready():
                 gathered.add(piece)
+        answer = await finish(gathered)
     await run.charged()
-    return gathered
+    return answer

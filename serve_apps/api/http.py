@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from acs.platform.completions.plan import Plan
 from acs.platform.completions.road import Run
-from acs.platform.errors import ApiError, RequestTooLarge
-from acs.platform.ledger.contract import Caller
+from acs.platform.errors import ApiError, NoAnswer, RequestTooLarge
+from acs.platform.idempotency import HEADER, Repeatable, check_key, idempotency_key, request_sha256
+from acs.platform.ledger.contract import Caller, Kept
 from acs.platform.limits import Limits
 from acs.platform.wiring import Services
 from acs.serve_apps.api.json_body import parse_json
+from acs.storage.blobs import BlobUnavailable
 
 T = TypeVar("T")
+CLAMPED = "X-Acs-Max-Tokens-Clamped"
 PARSE_INLINE_BYTES = 256 * 1024  # about 2 ms; larger bodies are parsed beside the event loop
 GZIP_INLINE_BYTES = 64 * 1024
 GZIP_LEVEL = 1  # measured on JSON of log probabilities: level 6 is 3 × slower for a tenth fewer bytes
@@ -75,14 +78,48 @@ def too_large(limit: int) -> RequestTooLarge:
     return RequestTooLarge(f"The body is larger than {limit:,} bytes. Split the request.")
 
 
-def run_of(request: Request, caller: Caller, plan: Plan) -> Run:
+@dataclass(frozen=True, slots=True)
+class Admitted(Generic[T]):
+    caller: Caller
+    wanted: T
+    repeatable: Repeatable | None
+
+
+async def admit_once(request: Request, parse: Callable[[Any], T]) -> Admitted[T]:
+    """Like `admit`, for a POST that writes, perhaps under an Idempotency-Key. Raises InvalidRequest for a bad one."""
     services = services_of(request)
-    return Run(caller, plan, services.ledger, services.limits, request_id_of(request))
+    keys = request.headers.getlist(HEADER)
+    caller, (wanted, sha256) = await admit(request, lambda body: (parse(body), request_sha256(body) if keys else ""))
+    key = check_key(keys)
+    if key is None:
+        return Admitted(caller, wanted, None)
+    named = idempotency_key(caller, request.method, request.scope["path"], key, sha256)
+    return Admitted(caller, wanted, Repeatable(named, services.answers, services.limits.kept_answer_bytes))
 
 
-def clamp_header(run: Run) -> list[tuple[bytes, bytes]]:
+async def replay(request: Request, kept: Kept) -> Response:
+    """The first answer again. Raises NoAnswer when its bytes can no longer be read."""
+    services = services_of(request)
+    try:
+        body = await asyncio.to_thread(services.answers.get, kept.body_sha256)
+    except BlobUnavailable as error:
+        raise NoAnswer("The answer to the first request with this Idempotency-Key can no longer be read.") from error
+    headers = {"Idempotent-Replayed": "true"}
+    if kept.clamped:
+        headers[CLAMPED] = kept.clamped
+    if kept.location:
+        headers["Location"] = kept.location
+    return await bytes_answer(body, accepts_gzip(request), services.limits, kept.http_status, headers)
+
+
+def clamped_header(run: Run) -> dict[str, str]:
     """Present when the budget has lowered `max_tokens`, also one that was left out. Known once the run has begun."""
-    return [(b"x-acs-max-tokens-clamped", run.clamped.encode())] if run.clamped else []
+    return {CLAMPED: run.clamped} if run.clamped else {}
+
+
+def raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """As ASGI has them."""
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
 async def json_answer(

@@ -18,7 +18,7 @@ from acs.platform.ledger.client import LedgerClient
 from acs.platform.ledger_actor import find_ledger
 from acs.platform.settings import Settings
 from acs.platform.tokenizer import ModelTokenizer
-from acs.platform.wiring import Services
+from acs.platform.wiring import Services, answers_of
 from acs.serve_apps.api.app import create_app
 
 log = logging.getLogger("ray.serve")
@@ -53,7 +53,7 @@ class Ingress:
             await engine.refresh()
             self._following.append(asyncio.create_task(engine.follow()))
         await keys.filled()
-        self._services = Services(settings.limits, keys, models, ledger)
+        self._services = Services(settings.limits, keys, models, ledger, answers_of(settings))
 
     def __serve_build_asgi_app__(self) -> Any:
         return create_app(self._services)

@@ -24,6 +24,7 @@ ERRORS: dict[int, str] = {
     "context_length_exceeded or deadline_infeasible.",
     401: "missing_authorization, invalid_api_key, key_revoked, key_disabled or account_suspended.",
     405: "Not a method of this route; `Allow` lists them.",
+    409: "Of an Idempotency-Key: running, no_answer or idempotency_conflict.",
     413: "request_too_large.",
     429: "Not let in: rate_limited, queue_full, spend_cap or budget_exceeded.",
     500: "internal_error.",
@@ -39,7 +40,7 @@ EVENT: dict[str, Any] = {
 }
 OF_ALL = (401, 405, 500, 503)
 OF_BODIES = (400, 413)
-OF_INFERENCE = (429, 502, 504)
+OF_INFERENCE = (409, 429, 502, 504)
 
 
 @dataclass(frozen=True)

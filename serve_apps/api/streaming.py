@@ -12,9 +12,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from acs.platform.completions.charge import ClientGone
-from acs.platform.completions.plan import Plan
+from acs.platform.completions.road import Run
 from acs.platform.errors import ApiError, InternalError
-from acs.platform.ledger.contract import Caller
 from acs.serve_apps.api import http
 from acs.serve_apps.api.hang_up import interrupting
 from acs.serve_apps.api.render.stream import DONE, KEEPALIVE, StreamRenderer
@@ -32,10 +31,10 @@ class EventStream(Response):
     status. A fault after that is one event with the error object, then [DONE].
     """
 
-    def __init__(self, request: Request, caller: Caller, plan: Plan) -> None:
+    def __init__(self, request: Request, run: Run) -> None:
         self._request = request
         self._limits = http.services_of(request).limits
-        self._run = http.run_of(request, caller, plan)
+        self._run = run
         self._started = False
         self.background = None
 
@@ -75,7 +74,7 @@ class EventStream(Response):
     async def _write(self, send: Send, events: bytes, *, last: bool = False) -> None:
         if not self._started:
             self._started = True
-            headers = [*HEADERS, *http.clamp_header(self._run)]
+            headers = [*HEADERS, *http.raw(http.clamped_header(self._run))]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with asyncio.timeout(self._limits.stalled_s):  # one that reads no more would keep its engine for hours
             await send({"type": "http.response.body", "body": events, "more_body": not last})

@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from acs.platform.completions.plan import Plan
-from acs.platform.ledger.contract import Caller
+from acs.platform.completions.road import Run
 from acs.serve_apps.api import http
 from acs.serve_apps.api.gathered import Gathered, gather
 from acs.serve_apps.api.hang_up import interrupting
@@ -28,23 +27,23 @@ class WholeVocabularyAnswer(Response):
     client that takes nothing for `stalled_s` is cut off by TimeoutError.
     """
 
-    def __init__(self, request: Request, caller: Caller, plan: Plan) -> None:
+    def __init__(self, request: Request, run: Run) -> None:
         self._request = request
         self._services = http.services_of(request)
-        self._run = http.run_of(request, caller, plan)
+        self._run = run
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with interrupting(self._request, self._run) as gone:
             async with self._services.whole_vocabulary:
-                await self._send(await gather(self._run), send, gone)
+                await self._send(await gather(self._run, _unchanged), send, gone)
 
     async def _send(self, gathered: Gathered, send: Send, gone: asyncio.Future[None]) -> None:
         gzip = http.accepts_gzip(self._request)
-        headers = [(b"content-type", b"application/json"), (b"vary", b"Accept-Encoding"), *http.clamp_header(self._run)]
+        headers = {"Content-Type": "application/json", "Vary": "Accept-Encoding", **http.clamped_header(self._run)}
         if gzip:
-            headers.append((b"content-encoding", b"gzip"))
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+            headers["Content-Encoding"] = "gzip"
+        await send({"type": "http.response.start", "status": 200, "headers": http.raw(headers)})
         packer = http.gzip_packer() if gzip else None
         parts = rendered_parts(gathered, int(time.time()), self._request.app.state.vocabulary_json)
 
@@ -65,6 +64,10 @@ class WholeVocabularyAnswer(Response):
             upcoming.cancel()
         if not gone.done():
             await send({"type": "http.response.body", "body": packer.flush() if packer else b"", "more_body": False})
+
+
+async def _unchanged(gathered: Gathered) -> Gathered:
+    return gathered
 
 
 def rendered_parts(gathered: Gathered, created: int, tables: dict[str, VocabularyJson]) -> Iterator[bytes]:

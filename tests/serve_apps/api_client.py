@@ -30,6 +30,7 @@ from acs.platform.wiring import Services
 from acs.serve_apps.api.app import create_app
 from acs.serve_apps.inference.fake_engine import FakeEngine
 from acs.serve_apps.proxy.middleware import RequestId
+from acs.storage.blobs import Blobs
 from acs.storage.event_store import EventStore
 from acs.storage.views.database import ViewsDatabase
 from acs.storage.views.usage import usage_of
@@ -118,7 +119,14 @@ async def running_api(
         version, standings = ledger.memory.table.everything()
         keys.apply(KeyChanges("one", version, whole=True, keys=standings), sent_at=key_clock.now())
         models = {"toy": ServedModel(entry, tokenizer, engine, breaker)}
-        services = Services(chosen, keys, models, ledger.client(), views or LocalViews(ledger.memory.store))
+        services = Services(
+            chosen,
+            keys,
+            models,
+            ledger.client(),
+            Blobs(Path(folder) / "answers", 1e6),
+            views or LocalViews(ledger.memory.store),
+        )
         app = RequestId(create_app(services))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         headers = {"Authorization": f"Bearer {secrets[Standing.ACCEPTED]}"}
@@ -140,14 +148,20 @@ class Client:
     """One connection to the raw ASGI application. `hang_up` closes it; what came until then is in `messages`.
 
     `whole`: False for one whose body never ends. `reads`: False for one that takes nothing of an answer's body.
+    `key`: an Idempotency-Key.
     """
 
-    def __init__(self, api: Api, *, whole: bool = True, reads: bool = True, **fields: Any) -> None:
+    def __init__(
+        self, api: Api, *, whole: bool = True, reads: bool = True, key: str | None = None, **fields: Any
+    ) -> None:
         body = json.dumps(good(**fields)).encode()
         self._parts = [{"type": "http.request", "body": body, "more_body": not whole}]
         self._reads = reads
         self._gone = asyncio.Event()
         self.messages: list[dict[str, Any]] = []
+        headers = [(b"authorization", api.http.headers["authorization"].encode())]
+        if key is not None:
+            headers.append((b"idempotency-key", key.encode()))
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -158,7 +172,7 @@ class Client:
             "raw_path": b"/v1/completions",
             "root_path": "",
             "query_string": b"",
-            "headers": [(b"authorization", api.http.headers["authorization"].encode())],
+            "headers": headers,
             "client": ("127.0.0.1", 1),
             "server": ("api", 80),
         }

@@ -1,6 +1,7 @@
 """Requests made from /openapi.json, good and bad: no server error, and no answer that the page does not document."""
 
 from collections import defaultdict
+from pathlib import Path
 
 import pytest
 import schemathesis
@@ -13,6 +14,7 @@ from acs.platform.ledger.contract import Standing
 from acs.platform.limits import Limits
 from acs.platform.wiring import Services
 from acs.serve_apps.api.app import create_app
+from acs.storage.blobs import Blobs
 
 
 async def nowhere():
@@ -23,7 +25,7 @@ class Front:
     """The tests are made from the page before any fixture runs; each is then sent to the application of its fixture."""
 
     def __init__(self):
-        self.app = create_app(Services(Limits(), KeyBook(lease_s=1), {}, LedgerClient(nowhere)))
+        self.app = create_app(Services(Limits(), KeyBook(lease_s=1), {}, LedgerClient(nowhere), Blobs(Path(), 1)))
 
     async def __call__(self, scope, receive, send):
         await self.app(scope, receive, send)

@@ -21,6 +21,16 @@ PINNED = {
     "acs.events.api_key:ApiKey.Enabled": [],
     "acs.events.api_key:ApiKey.Renamed": ["name"],
     "acs.events.api_key:ApiKey.Revoked": [],
+    "acs.events.idempotency:IdempotentRequest.Answered": [
+        "body_bytes",
+        "body_sha256",
+        "clamped",
+        "http_status",
+        "location",
+    ],
+    "acs.events.idempotency:IdempotentRequest.Created": ["hold_id", "key_digest", "request_sha256"],
+    "acs.events.idempotency:IdempotentRequest.Freed": [],
+    "acs.events.idempotency:IdempotentRequest.LeftNoAnswer": [],
     "acs.events.ledger:Ledger.BudgetChanged": ["budget_tokens", "key_id"],
     "acs.events.ledger:Ledger.Created": ["account_id", "budget_tokens", "key_budgets_tokens", "month"],
     "acs.events.ledger:Ledger.HoldExpired": ["hold_id"],
@@ -63,6 +73,7 @@ PINNED = {
 AGGREGATES = [
     "acs.events.account:Account",
     "acs.events.api_key:ApiKey",
+    "acs.events.idempotency:IdempotentRequest",
     "acs.events.ledger:Ledger",
     "acs.events.platform_settings:PlatformSettings",
 ]

@@ -9,40 +9,57 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from acs.platform.completions.plan import Plan, plan_completion
+from acs.platform.completions.plan import plan_completion
 from acs.platform.completions.request import parse_completion
-from acs.platform.ledger.contract import Caller
+from acs.platform.completions.road import Run
+from acs.platform.idempotency import Replayed
 from acs.serve_apps.api import http
-from acs.serve_apps.api.gathered import gather
+from acs.serve_apps.api.gathered import Gathered, gather
 from acs.serve_apps.api.hang_up import interrupting
 from acs.serve_apps.api.render.completion import completion_of
 from acs.serve_apps.api.streaming import EventStream
 from acs.serve_apps.api.whole_vocabulary import WholeVocabularyAnswer
 
+_running: set[asyncio.Task[bytes]] = set()  # of this process, whoever still waits for them
 RENDER_INLINE_ENTRIES = 2_000  # about 1 ms of rendering; larger answers are rendered beside the event loop
 
 
 async def create_completion(request: Request) -> Response:
     """The checks come in the order of the contract; the engine's own faults come last."""
     services = http.services_of(request)
-    caller, wanted = await http.admit(request, lambda body: parse_completion(body, services.limits))
-    plan = await plan_completion(wanted, services.models, services.limits)
-    if wanted.stream:
-        return EventStream(request, caller, plan)
+    admitted = await http.admit_once(request, lambda body: parse_completion(body, services.limits))
+    plan = await plan_completion(admitted.wanted, services.models, services.limits)
+    run = Run(admitted.caller, plan, services.ledger, services.limits, http.request_id_of(request), admitted.repeatable)
+    if plan.request.stream:
+        return EventStream(request, run)
     if plan.whole_vocabulary:
-        return WholeVocabularyAnswer(request, caller, plan)
-    return await _whole(request, caller, plan)
+        return WholeVocabularyAnswer(request, run)
+    try:
+        body = await (_body_wanted_again(run) if run.repeatable else _body_wanted_now(request, run))
+    except Replayed as replayed:
+        return await http.replay(request, replayed.kept)
+    return await http.bytes_answer(body, http.accepts_gzip(request), services.limits, headers=http.clamped_header(run))
 
 
-async def _whole(request: Request, caller: Caller, plan: Plan) -> Response:
-    run = http.run_of(request, caller, plan)
+async def _body_wanted_now(request: Request, run: Run) -> bytes:
     with interrupting(request, run):
-        gathered = await gather(run)
+        return await gather(run, lambda gathered: _rendered(run, gathered))
+
+
+async def _body_wanted_again(run: Run) -> bytes:
+    """Whoever hangs up now will come back for it with the same Idempotency-Key: the run goes on without them."""
+    running = asyncio.create_task(gather(run, lambda gathered: _rendered(run, gathered)))
+    _running.add(running)
+    running.add_done_callback(_running.discard)
+    return await asyncio.shield(running)
+
+
+async def _rendered(run: Run, gathered: Gathered) -> bytes:
     created = int(time.time())
 
     def render() -> bytes:
         return orjson.dumps(completion_of(gathered, created))
 
     body = await asyncio.to_thread(render) if gathered.entries > RENDER_INLINE_ENTRIES else render()
-    headers = {name.decode(): value.decode() for name, value in http.clamp_header(run)}
-    return await http.bytes_answer(body, http.accepts_gzip(request), http.services_of(request).limits, headers=headers)
+    await run.keep(body)
+    return body
