@@ -18,10 +18,17 @@ def print_json(answer: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Columns as wide as their widest cell; the last one is not padded."""
-    cells = [[column.upper().replace("_", " ") for column in columns], *([str(cell) for cell in row] for row in rows)]
+    cells = [
+        [column.upper().replace("_", " ") for column in columns],
+        *([_shown(cell) for cell in row] for row in rows),
+    ]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     for row in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _shown(cell: Any) -> str:
+    return "none" if cell is None else str(cell)
 
 
 def print_rows(columns: Sequence[str], rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from acs.events.ids import HOLD, show, uuid7
 from acs.platform.completions.plan import Plan
-from acs.platform.errors import ApiError, InternalError
+from acs.platform.errors import INFERENCE_ERRORS, ApiError, InternalError, InvalidRequest, UpstreamServerError
+from acs.platform.inference.contract import Failed
 from acs.platform.ledger.contract import Caller, IdempotencyKey, Kept, Open, Release, Settle
 
 
@@ -53,3 +54,11 @@ def resolution(
 def fault_of(error: BaseException) -> ApiError:
     """The error that the client is shown."""
     return error if isinstance(error, ApiError) else InternalError()
+
+
+def error_of(failed: Failed) -> ApiError:
+    """The error that a Failed of the engine is to the client."""
+    if failed.code == "invalid_request":
+        return InvalidRequest(failed.message)
+    kind = INFERENCE_ERRORS.get(failed.code, UpstreamServerError)
+    return kind(failed.message)

@@ -8,13 +8,12 @@ from types import TracebackType
 
 import orjson
 
-from acs.platform.completions.charge import client_left, fault_of, order_of, resolution
+from acs.platform.completions.charge import client_left, error_of, fault_of, order_of, resolution
+from acs.platform.completions.inbox import Inbox
 from acs.platform.completions.plan import Plan
 from acs.platform.errors import (
-    INFERENCE_ERRORS,
     ApiError,
     InternalError,
-    InvalidRequest,
     UpstreamDeadline,
     UpstreamServerError,
     UpstreamUnreachable,
@@ -61,9 +60,7 @@ class Run:
         self._kept: Kept | None = None
         self._order = order_of(caller, plan, request_id, repeatable.key if repeatable else None)
         self._charging: asyncio.Task[Reply] | None = None
-        self._pieces: list[Piece] = []
-        self._waiter: asyncio.Future[None] | None = None
-        self._interrupted: Exception | None = None
+        self._inbox = Inbox()
         self._deadline: asyncio.TimerHandle | None = None
         self._probe = False
 
@@ -100,7 +97,7 @@ class Run:
         limits = self._limits
         deadline_s = limits.stream_deadline_s if self.plan.generate.stream else limits.whole_deadline_s
         self._deadline = asyncio.get_running_loop().call_later(deadline_s, self._too_late, deadline_s)
-        self.plan.model.engine.submit(self.plan.generate, self._sink)
+        self.plan.model.engine.submit(self.plan.generate, self._inbox.put)
 
     def _leave(self, error: BaseException | None) -> None:
         """Nothing is awaited here: a cancelled stream must resolve its Hold all the same."""
@@ -143,11 +140,7 @@ class Run:
         with contextlib.suppress(TimeoutError):  # an engine that has died says nothing more
             async with asyncio.timeout(ABORT_S):
                 while self.unfinished:
-                    if not self._pieces:
-                        self._interrupted = None  # heard already; what is waited for now is the engine
-                        await self._sleep(None)
-                    pieces, self._pieces = self._pieces, []
-                    for piece in pieces:
+                    for piece in await self._inbox.last_words():
                         if isinstance(piece, Failed):
                             self.unfinished = 0
                         elif isinstance(piece, Delta):
@@ -165,10 +158,10 @@ class Run:
 
     async def _granted(self) -> Granted:
         opening = self._ledger.open(self._order)
-        opening.add_done_callback(lambda _: self._awake())
+        opening.add_done_callback(lambda _: self._inbox.wake())
         try:
             while not opening.done():
-                await self._sleep(None)
+                await self._inbox.wait()
         except BaseException:
             self._ledger.withdraw(self._order, "client_gone")
             raise
@@ -183,11 +176,7 @@ class Run:
 
         Raises the contract's error when the engine failed, UpstreamDeadline, or what `interrupt` was given.
         """
-        if not self._pieces:
-            await self._sleep(patience_s)
-        if self._interrupted is not None:
-            raise self._interrupted
-        pieces, self._pieces = self._pieces, []
+        pieces = await self._inbox.take(patience_s)
         for piece in pieces:
             if isinstance(piece, Delta):
                 self._count(piece)
@@ -199,30 +188,7 @@ class Run:
         return pieces
 
     def interrupt(self, error: Exception) -> None:
-        self._interrupted = self._interrupted or error
-        self._awake()
-
-    async def _sleep(self, patience_s: float | None) -> None:
-        """Until `_awake` is called, or the time is over. Raises what `interrupt` was given."""
-        if self._interrupted is None:
-            loop = asyncio.get_running_loop()
-            self._waiter = loop.create_future()
-            impatience = loop.call_later(patience_s, self._awake) if patience_s is not None else None
-            try:
-                await self._waiter
-            finally:
-                if impatience is not None:
-                    impatience.cancel()
-        if self._interrupted is not None:
-            raise self._interrupted
-
-    def _sink(self, piece: Piece) -> None:
-        self._pieces.append(piece)
-        self._awake()
-
-    def _awake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._inbox.interrupt(error)
 
     def _count(self, delta: Delta) -> None:
         self.completion_tokens += len(delta.token_ids)
@@ -234,11 +200,3 @@ class Run:
             self.interrupt(UpstreamUnreachable(f"The model did not wake within {deadline_s:g} s.", cold=True))
         else:
             self.interrupt(UpstreamDeadline(f"The answer was not complete after {deadline_s:g} s."))
-
-
-def error_of(failed: Failed) -> ApiError:
-    """The error that a Failed of the engine is to the client."""
-    if failed.code == "invalid_request":
-        return InvalidRequest(failed.message)
-    kind = INFERENCE_ERRORS.get(failed.code, UpstreamServerError)
-    return kind(failed.message)
