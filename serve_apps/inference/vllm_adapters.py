@@ -1,4 +1,4 @@
-"""The three places where vLLM 0.32 is told to do less, each with its reason. Everything else uses vLLM as it comes.
+"""The four places where vLLM 0.32 is told to do less, each with its reason. Everything else uses vLLM as it comes.
 
 1. Log probabilities stay arrays. vLLM turns every row into dicts of objects and decodes every token's text on the
    event loop (measured: half a minute for 64 prompt tokens over a whole vocabulary). The ingress knows the vocabulary
@@ -7,6 +7,8 @@
    in the batch. Whoever renders the row sorts it.
 3. Outputs go to a sink as they are made, one a token; vLLM's own queue merges what its reader has not fetched yet, and
    the border between two tokens' texts is lost.
+4. A seeded request draws nothing in a step whose token is thrown away, as in all but the last step of a long prompt.
+   vLLM draws, and then turns the generator back, which a CPU's cannot do: the engine died of it.
 """
 
 from __future__ import annotations
@@ -69,6 +71,7 @@ def install_in_worker() -> None:
     import torch
     from vllm.v1.outputs import LogprobsTensors
     from vllm.v1.sample.sampler import Sampler
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     sorted_rows = Sampler.gather_logprobs
 
@@ -84,3 +87,16 @@ def install_in_worker() -> None:
         return LogprobsTensors(ids, scores, ranks)
 
     Sampler.gather_logprobs = staticmethod(gather_logprobs)
+
+    sample = GPUModelRunner.sample_tokens
+
+    def sample_tokens(runner: Any, *args: Any, **kwargs: Any) -> Any:
+        batch = runner.input_batch
+        thrown_away = np.flatnonzero(runner.discard_request_mask.np[: batch.num_reqs]).tolist()
+        resting = {index: batch.generators.pop(index) for index in thrown_away if index in batch.generators}
+        try:
+            return sample(runner, *args, **kwargs)
+        finally:
+            batch.generators.update(resting)
+
+    GPUModelRunner.sample_tokens = sample_tokens
