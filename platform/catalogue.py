@@ -71,7 +71,7 @@ class Model:
     replicas: Replicas
     resources: Resources
     price: Price
-    activations: bool  # captures and steering are promised
+    activations: bool  # captures and steering are promised: a replica that cannot keep this does not start
 
     @property
     def slots(self) -> int:
@@ -145,7 +145,19 @@ def _model(model_id: str, entry: Table, path: Path) -> Model:
         activations=entry.take("activations", bool, default=False),
     )
     entry.end()
+    if model.activations and model.engine_class == "vllm":
+        _check_activations(model, entry)
     return model
+
+
+def _check_activations(model: Model, entry: Table) -> None:
+    """What the tap needs. That it reads this very model right is each replica's own test, at its start."""
+    if model.engine.get("enforce_eager") is not True:
+        raise entry.fault("activations need engine.enforce_eager = true (a compiled model cannot be tapped)")
+    if model.engine.get("dtype") not in ("float32", "bfloat16"):
+        raise entry.fault('activations need engine.dtype = "float32" or "bfloat16"')
+    if model.resources.pipeline_parallel_size > 1:
+        raise entry.fault("activations need resources.pipeline_parallel_size = 1 (each stage has but its own Layers)")
 
 
 def _source(entry: Table, path: Path) -> str:

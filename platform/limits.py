@@ -26,6 +26,8 @@ class Limits:
     max_tokens_whole: int = _limit(15_600, "max_tokens without stream")
     full_vocab_prompt_tokens: int = _limit(256, "prompt tokens in all × n with prompt_logprobs -1")
     max_logprobs: int = _limit(100, "logprobs and prompt_logprobs")
+    activation_bytes: int = _limit(64 * 1024**2, "raw tensors of one answer, at its longest")
+    steering_bytes: int = _limit(64 * 1024**2, "steering vectors of one request, as float32")
     gzip_bytes: int = _limit(500, "answers of this size and more are compressed when the client accepts gzip")
     whole_deadline_s: float = _limit(600, "a whole answer; beyond: 504 upstream_deadline")
     stream_deadline_s: float = _limit(3600, "a stream; beyond: an upstream_deadline event")

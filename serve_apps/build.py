@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+from pathlib import Path
 from typing import Any
 
 from acs.platform.catalogue import Catalogue, Model
+from acs.platform.server.environment import TENSORS
 from acs.platform.settings import Settings
 
 HEALTH_PERIOD_S = 1.0
@@ -41,7 +44,7 @@ def _model_application(model: Model, settings: Settings, secret: str) -> Any:
         graceful_shutdown_timeout_s=STOP_S,
         **_scaling(model),
     )
-    return deployment.bind(model, str(model.checkpoint(settings.models_dir)), secret)
+    return deployment.bind(model, str(model.checkpoint(settings.models_dir)), secret, Path(os.environ[TENSORS]))
 
 
 def _scaling(model: Model) -> dict[str, Any]:

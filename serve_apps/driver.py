@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -47,7 +48,7 @@ def main(settings: Settings) -> None:
     say("starting the proxy")
     _start_serve(settings)
     with _progress_of_applications():
-        build.deploy(settings, catalogue)
+        _deploy(settings, catalogue)
     _wait_until_answering(settings)
     ray.get(ledger.ensure_local_key.remote(settings.base_url))
     _say_ready(settings, catalogue)
@@ -94,6 +95,19 @@ def _start_serve(settings: Settings) -> None:
         proxy_location="HeadOnly" if alone else "EveryNode",
         http_options=serve.HTTPOptions(host="127.0.0.1" if alone else "0.0.0.0", port=settings.port),
     )
+
+
+def _deploy(settings: Settings, catalogue: Catalogue) -> None:
+    """What a replica says of its own self-test is the sentence for the operator, not Serve's account of the failure."""
+    try:
+        build.deploy(settings, catalogue)
+    except RuntimeError as error:
+        for name, application in serve.status().applications.items():
+            said = [deployment.message for deployment in application.deployments.values()]
+            found = re.search(r"SelfTestFailed: (.+)", "\n".join([application.message, *said]))
+            if found:
+                raise ServerFault(f"{name.replace('model-', 'model ', 1)}: {found[1]}") from error
+        raise
 
 
 @contextlib.contextmanager

@@ -61,6 +61,8 @@ def _message(kind: str, message: str, value: Any) -> str:
         return message
     if kind == "missing":
         return "is required"
+    if kind in ("too_short", "too_long"):
+        return "must not be empty" if kind == "too_short" else message.replace("List should", "must")
     if kind == "model_type":
         return "must be an object"
     if kind == "string_unicode":

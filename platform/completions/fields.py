@@ -104,19 +104,3 @@ LogitBias = Annotated[
         }
     ),
 ]
-
-
-def _not_yet(value: Any) -> None:
-    if value is not None:
-        raise PydanticCustomError(OURS, "is not supported by this server yet")
-
-
-def _no_residual_stream(value: Any) -> None:
-    if value is not False:  # which asks for nothing, so that it can be granted already
-        _not_yet(value)
-
-
-ResidualStream = Annotated[
-    None, BeforeValidator(_no_residual_stream), WithJsonSchema({"anyOf": [{"const": False}, _NULL]})
-]
-SteeringVectors = Annotated[None, BeforeValidator(_not_yet), WithJsonSchema(_NULL)]

@@ -11,10 +11,11 @@ from typing import TypeVar
 import msgspec
 
 from acs.platform.completions.body import shown
+from acs.platform.completions.plan_activations import plan_activations
 from acs.platform.completions.request import CompletionRequest
 from acs.platform.completions.served import ServedModel
 from acs.platform.errors import ContextLengthExceeded, InvalidRequest, ModelNotFound
-from acs.platform.inference.contract import Generate, Sampling
+from acs.platform.inference.contract import Generate, Sampling, Steering
 from acs.platform.limits import Limits
 
 T = TypeVar("T")
@@ -67,8 +68,8 @@ def find_model(models: Mapping[str, ServedModel], model_id: str) -> ServedModel:
 
 
 async def plan_completion(request: CompletionRequest, models: Mapping[str, ServedModel], limits: Limits) -> Plan:
-    """Raises ModelNotFound, InvalidRequest (ids beyond the vocabulary, the whole-vocabulary limit) and
-    ContextLengthExceeded, in this order.
+    """Raises ModelNotFound, InvalidRequest (ids beyond the vocabulary, the whole-vocabulary limit, Layers that
+    the model lacks, tensors of a wrong or too large size) and ContextLengthExceeded, in this order.
     """
     model = find_model(models, request.model)
     prompts = await tokenise(model, request.prompts, request.add_special_tokens is not False)
@@ -80,8 +81,9 @@ async def plan_completion(request: CompletionRequest, models: Mapping[str, Serve
             f"{request.choices_per_prompt}; at most {limits.full_vocab_prompt_tokens} in all.",
             param="prompt_logprobs",
         )
+    capture, steering = plan_activations(request, model, prompts, limits)
     max_tokens = _max_tokens(request, model, prompts, limits)
-    return Plan(request, model, _generate(request, prompts, max_tokens))
+    return Plan(request, model, _generate(request, prompts, max_tokens, capture, steering))
 
 
 async def tokenise(model: ServedModel, prompts: list[str] | list[list[int]], special: bool) -> list[list[int]]:
@@ -148,7 +150,9 @@ def _max_tokens(request: CompletionRequest, model: ServedModel, prompts: list[li
     return request.max_tokens
 
 
-def _generate(request: CompletionRequest, prompts: list[list[int]], max_tokens: int) -> Generate:
+def _generate(
+    request: CompletionRequest, prompts: list[list[int]], max_tokens: int, capture: list[int], steering: list[Steering]
+) -> Generate:
     def given(value: T | None, default: T) -> T:
         return default if value is None else value
 
@@ -178,4 +182,6 @@ def _generate(request: CompletionRequest, prompts: list[list[int]], max_tokens: 
         logprobs=request.logprobs,
         prompt_logprobs=prompt_logprobs,
         stream=bool(request.stream),
+        capture=capture,
+        steering=steering,
     )

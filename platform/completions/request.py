@@ -11,8 +11,9 @@ from typing import Any, cast
 
 from pydantic import Field, ValidationError
 
+from acs.platform.completions.activations import VECTORS_MAX, ResidualStream, SteeringVector
 from acs.platform.completions.body import Body, Fault, faults_of
-from acs.platform.completions.fields import LogitBias, Prompt, ResidualStream, SteeringVectors, Stop
+from acs.platform.completions.fields import LogitBias, Prompt, Stop
 from acs.platform.errors import DeadlineInfeasible, InvalidRequest
 from acs.platform.limits import Limits
 
@@ -60,8 +61,13 @@ class CompletionRequest(Body):
     add_special_tokens: bool | None = Field(None, description="Default true: the tokenizer may add its first token.")
     return_token_ids: bool | None = Field(None, description="Add token_ids and prompt_token_ids to each choice.")
     user: str | None = Field(None, max_length=256, description="Kept with the usage row.")
-    output_residual_stream: ResidualStream = Field(None, description="Not supported yet: 400, but for false.")
-    apply_steering_vectors: SteeringVectors = Field(None, description="Not supported yet: 400.")
+    output_residual_stream: ResidualStream = Field(
+        None,
+        description="Layers, counted from 0, whose residual stream comes with the answer; true: all. Not in a stream.",
+    )
+    apply_steering_vectors: list[SteeringVector] | None = Field(
+        None, min_length=1, max_length=VECTORS_MAX, description="Vectors to add to the residual stream, in this order."
+    )
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
@@ -84,10 +90,10 @@ def parse_completion(body: object, limits: Limits) -> CompletionRequest:
         raise InvalidRequest("The body must be a JSON object.")
     faults: list[Fault] = []
     try:
-        request = CompletionRequest.model_validate(body)
+        request = CompletionRequest.model_validate(body, context=limits)
     except ValidationError as error:
         faults = faults_of(error)
-        request = _without(body, {fault.field for fault in faults})
+        request = _without(body, {fault.field for fault in faults}, limits)
     faulty = {fault.field for fault in faults}
     faults += [fault for fault in _between_fields(request, limits) if fault.field not in faulty]
     if faults:
@@ -105,10 +111,10 @@ def parse_completion(body: object, limits: Limits) -> CompletionRequest:
 _ORDER = {name: position for position, name in enumerate(CompletionRequest.model_fields)}
 
 
-def _without(body: dict[str, Any], faulty: set[str]) -> CompletionRequest:
+def _without(body: dict[str, Any], faulty: set[str], limits: Limits) -> CompletionRequest:
     """The rest of a faulty request, so that what must hold between its sound fields is judged too."""
     sound = {name: body[name] for name in _ORDER if name in body and name not in faulty}
-    return CompletionRequest.model_validate({"model": "", "prompt": "-", **sound})
+    return CompletionRequest.model_validate({"model": "", "prompt": "-", **sound}, context=limits)
 
 
 def _between_fields(request: CompletionRequest, limits: Limits) -> list[Fault]:
@@ -131,4 +137,10 @@ def _between_fields(request: CompletionRequest, limits: Limits) -> list[Fault]:
         found.append(("stream_options", "needs stream to be true"))
     if request.min_tokens and request.max_tokens is not None and request.min_tokens > request.max_tokens:
         found.append(("min_tokens", f"is {request.min_tokens}, above max_tokens {request.max_tokens}"))
+    if request.stream and request.output_residual_stream is not None:
+        found.append(("output_residual_stream", "cannot be streamed; leave out stream"))
+    steering_bytes = sum(vector.bytes for vector in request.apply_steering_vectors or ())
+    if steering_bytes > limits.steering_bytes:
+        much = f"holds {steering_bytes:,} bytes as float32; at most {limits.steering_bytes:,}"
+        found.append(("apply_steering_vectors", much))
     return [Fault(field, field, message) for field, message in found]

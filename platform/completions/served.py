@@ -22,3 +22,16 @@ class ServedModel:
         """The most tokens of prompt and continuation together: the engine's setting, else the checkpoint's own."""
         config = self.tokenizer.config
         return int(self.entry.engine.get("max_model_len") or config["max_position_embeddings"])
+
+    @property
+    def layers(self) -> int:
+        return int(self.tokenizer.config["num_hidden_layers"])
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.tokenizer.config["hidden_size"])
+
+    @property
+    def activation_item_bytes(self) -> int:
+        """Of one number of the residual stream: a catalogue entry with activations names the dtype."""
+        return {"float32": 4}.get(str(self.entry.engine.get("dtype")), 2)

@@ -30,12 +30,33 @@ class Sampling(msgspec.Struct, array_like=True, frozen=True):
     min_tokens: int = 0
 
 
+# No steered stream may hold a larger number: its square must stay within float32, or the norm after it makes NaN; and a
+# NaN in the engine's cache outlives its request, and reaches whoever is given the same block next.
+STEERED_MAX = 1e15
+
+
+class Steering(msgspec.Struct, array_like=True, frozen=True):
+    """One steering vector, checked: finite, of the model's hidden size, each Layer and position in range and once.
+
+    values: little-endian float32 [layers, rows, hidden]; one row for every position, or one for each of `positions`
+    (absolute, from 0).
+    """
+
+    layers: list[int]
+    values: bytes
+    scale: float = 1.0
+    norm_match: bool = False
+    positions: list[int] | None = None
+
+
 class Generate(msgspec.Struct, array_like=True, frozen=True):
     """Continue each prompt `n` times. Choice i of prompt p has the index p * n + i.
 
     `logprobs`: k likeliest tokens at each generated position beside the sampled one; None: no rows at all.
     `prompt_logprobs`: the same for prompt positions; -1: the whole vocabulary, as `FullVocabularyRows`.
     `stream`: a Delta for every token as it comes; otherwise one Delta a choice, when it has ended.
+    `capture`: Layers, ascending, whose residual stream comes as one Captured for each choice; never with `stream`.
+    `steering`: added to every choice's stream, in this order.
     """
 
     request_id: str  # ours, unique: a client's X-Request-Id is a label and may repeat
@@ -45,6 +66,8 @@ class Generate(msgspec.Struct, array_like=True, frozen=True):
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     stream: bool = False
+    capture: list[int] = []
+    steering: list[Steering] = []
 
 
 class LogprobRows(msgspec.Struct, array_like=True, frozen=True):
@@ -93,6 +116,19 @@ class FullVocabularyRows(msgspec.Struct, array_like=True, tag=3, frozen=True):
     logprobs: bytes
 
 
+class Captured(msgspec.Struct, array_like=True, tag=5, frozen=True):
+    """The residual stream of one choice, sent before its last Delta: the output of each wanted decoder block, Layers
+    ascending, at every position that went through the model (prompt and generated tokens but the last).
+
+    shape: [layers, positions, hidden]; data: little-endian, in `dtype`, the model's own ("float32" or "bfloat16").
+    """
+
+    index: int
+    shape: tuple[int, int, int]
+    dtype: str
+    data: bytes
+
+
 class Failed(msgspec.Struct, array_like=True, tag=4, frozen=True):
     """The request has ended by a fault; nothing follows. `code` is one of the contract's."""
 
@@ -100,7 +136,7 @@ class Failed(msgspec.Struct, array_like=True, tag=4, frozen=True):
     message: str
 
 
-Piece = Delta | PromptRows | FullVocabularyRows | Failed
+Piece = Delta | PromptRows | FullVocabularyRows | Captured | Failed
 Sink = Callable[[Piece], None]
 
 

@@ -23,9 +23,12 @@ from acs.platform.settings import Settings
 INSTANCE = "ACS_INSTANCE"  # tags every process of one run
 DATA_FOLDER = "ACS_DATA_DIR"  # tags every process that serves this data folder
 SCRATCH = "ACS_SCRATCH"
+TENSORS = "ACS_TENSORS"
 
 _SCRATCH_PARENT = Path("/tmp")  # short: the path of a Unix socket has 108 bytes, and Serve's take 80 of them
 _SCRATCH_PREFIX = "acs-"
+_SHARED_MEMORY = Path("/dev/shm")
+_SHARED_MEMORY_LEAST_BYTES = 2 * 1024**3  # a container's 64 MiB would be full with one request's tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class ServerRun:
             kept.rename(ray_logs)
         else:
             ray_logs.unlink(missing_ok=True)
-        shutil.rmtree(self.scratch, ignore_errors=True)
+        _remove_scratch(self.scratch)
         for name in ("scratch", "ray_token"):
             (self.settings.run_dir / name).unlink(missing_ok=True)
 
@@ -85,8 +88,23 @@ def _discard_last_run(settings: Settings) -> None:
     with contextlib.suppress(FileNotFoundError, OSError):
         scratch = (settings.run_dir / "scratch").readlink()
         if scratch.parent == _SCRATCH_PARENT and scratch.name.startswith(_SCRATCH_PREFIX):
-            shutil.rmtree(scratch, ignore_errors=True)
+            _remove_scratch(scratch)
     shutil.rmtree(settings.run_dir, ignore_errors=True)
+
+
+def _remove_scratch(scratch: Path) -> None:
+    shutil.rmtree(_SHARED_MEMORY / scratch.name, ignore_errors=True)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _tensors(scratch: Path) -> Path:
+    """Where model replicas and their workers hand tensors to each other: in shared memory where there is enough of it,
+    else on the disk, where the page cache does nearly as well. The first replica makes it.
+    """
+    memory = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+    if memory is not None and shutil.disk_usage(memory).free >= _SHARED_MEMORY_LEAST_BYTES:
+        return memory / scratch.name
+    return scratch / "tensors"
 
 
 # Choices that an operator may override by setting the variable.
@@ -136,6 +154,7 @@ def _ours(run: ServerRun) -> dict[str, str]:
         INSTANCE: run.instance,
         DATA_FOLDER: str(settings.data),
         SCRATCH: str(run.scratch),
+        TENSORS: str(_tensors(run.scratch)),
         "SPT_NOENV": "1",  # a process that sets its title must not overwrite the tags above
         "ACS_DATA": str(settings.data),
         "ACS_CATALOGUE": str(settings.catalogue),

@@ -26,6 +26,22 @@ class PromptLogprob(Shape):
     decoded_token: str
 
 
+class Envelope(Shape):
+    """A tensor; `acs.tensors.decode` reads it."""
+
+    data: str = Field(description="Base64 of the zstd-compressed bytes: C order, little-endian.")
+    dtype: Literal["int16", "float32"] = Field(description="How it is stored; int16 holds the bits of bfloat16.")
+    original_dtype: Literal["torch.bfloat16", "torch.float32"] = Field(description="The model's own.")
+    shape: list[int] = Field(description="[layers, positions, hidden]")
+    compression: Literal["zstd"]
+
+
+class Activations(Shape):
+    residual_stream: Envelope = Field(
+        description="The output of each Layer, ascending, at the prompt's tokens and all generated but the last."
+    )
+
+
 class Choice(Shape):
     index: int = Field(description="p × n + i for choice i of prompt p.")
     text: str
@@ -34,6 +50,9 @@ class Choice(Shape):
     prompt_logprobs: list[dict[str, PromptLogprob] | None] | None
     token_ids: list[int] = Field(default=[], description="With return_token_ids.")
     prompt_token_ids: list[int] = Field(default=[], description="With return_token_ids.")
+    activations: Activations | None = Field(
+        default=None, description="With output_residual_stream, of several choices."
+    )
 
 
 class Usage(Shape):
@@ -49,6 +68,7 @@ class Completion(Shape):
     model: str = Field(description="The checkpoint's name.")
     choices: list[Choice]
     usage: Usage
+    activations: Activations | None = Field(default=None, description="With output_residual_stream, of one choice.")
 
 
 class Capabilities(Shape):

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from acs.platform.completions.plan import Plan
 from acs.platform.completions.road import Run
-from acs.platform.inference.contract import Delta, FullVocabularyRows, LogprobRows, Piece, PromptRows
+from acs.platform.inference.contract import Captured, Delta, FullVocabularyRows, LogprobRows, Piece, PromptRows
 
 T = TypeVar("T")
 
@@ -19,6 +19,7 @@ class ChoiceParts:
     texts: list[str] = field(default_factory=list)
     rows: list[LogprobRows] = field(default_factory=list)
     finish_reason: str | None = None
+    captured: Captured | None = None
 
 
 @dataclass(slots=True)
@@ -43,6 +44,8 @@ class Gathered:
             if piece.logprobs is not None:
                 choice.rows.append(piece.logprobs)
             choice.finish_reason = piece.finish_reason
+        elif isinstance(piece, Captured):
+            self.choices[piece.index].captured = piece
         elif isinstance(piece, PromptRows):
             self.prompts[piece.prompt].rows.append(piece.rows)
         elif isinstance(piece, FullVocabularyRows):
@@ -50,12 +53,13 @@ class Gathered:
 
     @property
     def entries(self) -> int:
-        """How many log probabilities and prompt tokens the answer prints: large ones are rendered beside the loop."""
+        """How many numbers and prompt tokens the answer prints: large ones are rendered beside the loop."""
         generated = sum(len(rows.logprobs) for choice in self.choices for rows in choice.rows)
         of_prompts = sum(len(rows.logprobs) for prompt in self.prompts for rows in prompt.rows)
         shows_prompt = self.plan.request.echo or self.plan.request.return_token_ids
         prompt_tokens = self.plan.prompt_tokens if shows_prompt else 0
-        return generated // 4 + (of_prompts // 4 + prompt_tokens) * self.plan.generate.n
+        captured = sum(len(choice.captured.data) for choice in self.choices if choice.captured is not None)
+        return captured // 16 + generated // 4 + (of_prompts // 4 + prompt_tokens) * self.plan.generate.n
 
 
 async def gather(run: Run, finish: Callable[[Gathered], Awaitable[T]]) -> T:

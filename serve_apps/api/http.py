@@ -130,26 +130,34 @@ async def json_answer(
 
 
 async def bytes_answer(
-    body: bytes, gzip: bool, limits: Limits, status: int = 200, headers: Mapping[str, str] | None = None
+    body: bytes,
+    gzip: bool,
+    limits: Limits,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    *,
+    tensors: bool = False,
 ) -> Response:
-    """A JSON answer, compressed from `gzip_bytes` on when the client takes it."""
+    """A JSON answer, compressed from `gzip_bytes` on when the client takes it. `tensors`: most of it is base64."""
     headers = dict(headers or {})
     if len(body) >= limits.gzip_bytes:
         headers["Vary"] = "Accept-Encoding"
         if gzip:
             headers["Content-Encoding"] = "gzip"
-            body = compress(body) if len(body) <= GZIP_INLINE_BYTES else await asyncio.to_thread(compress, body)
+            inline = len(body) <= GZIP_INLINE_BYTES
+            body = compress(body, tensors) if inline else await asyncio.to_thread(compress, body, tensors)
     return Response(body, status_code=status, headers=headers, media_type="application/json")
 
 
-def compress(body: bytes) -> bytes:
-    packer = gzip_packer()
+def compress(body: bytes, tensors: bool = False) -> bytes:
+    packer = gzip_packer(zlib.Z_HUFFMAN_ONLY if tensors else zlib.Z_DEFAULT_STRATEGY)
     packed: bytes = packer.compress(body) + packer.flush()
     return packed
 
 
-def gzip_packer() -> Any:
-    return zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, 31)
+def gzip_packer(strategy: int = zlib.Z_DEFAULT_STRATEGY) -> Any:
+    """Base64 of compressed bytes has no repeats to find: Huffman's codes alone are twice as fast, and smaller."""
+    return zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, 31, strategy=strategy)
 
 
 def accepts_gzip(request: Request) -> bool:

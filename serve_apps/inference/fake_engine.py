@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from acs.platform.inference.contract import (
+    Captured,
     Delta,
     EngineStatus,
     Failed,
@@ -90,6 +91,8 @@ class FakeEngine:
                 sink(Delta(index, ids, [text] if ids else [], rows, finish))
             if finish:
                 break
+        if request.capture and finish != "abort":
+            sink(self._captured(request, index, [*request.prompts[prompt], *whole_ids[:-1]]))
         if not request.stream:
             rows = self._rows(whole_ids, request.logprobs) if request.logprobs is not None and whole_ids else None
             texts = [self._tokenizer.token_texts[i] for i in whole_ids] if rows else [whole_text]
@@ -105,6 +108,20 @@ class FakeEngine:
         while True:
             state = (state * 1_103_515_245 + 12_345) % 2**31
             yield 100 + state % (self._tokenizer.vocab_size - 200)
+
+    def _captured(self, request: Generate, index: int, ids: list[int]) -> Captured:
+        """At Layer l, position p and dimension d of token t: t + p / 2¹² + l / 2⁴ (+ scale × vector), d = 0 alone."""
+        hidden = int(self._tokenizer.config["hidden_size"])
+        stream = np.zeros((len(request.capture), len(ids), hidden), "<f4")
+        stream[:, :, 0] = np.array(request.capture)[:, None] / 16 + np.arange(len(ids)) / 4096 + np.array(ids)
+        for one in request.steering:
+            values = np.frombuffer(one.values, "<f4").reshape(len(one.layers), -1, hidden)
+            for layer, rows in zip(one.layers, values, strict=True):
+                if layer in request.capture:
+                    where = range(len(ids)) if one.positions is None else one.positions
+                    for position, row in zip(where, np.broadcast_to(rows, (len(where), hidden)), strict=True):
+                        stream[request.capture.index(layer), position : position + 1] += one.scale * row
+        return Captured(index, stream.shape, "float32", stream.tobytes())
 
     def _rows(self, ids: list[int], k: int) -> LogprobRows:
         ranked = np.arange(k, dtype="<i4")

@@ -22,12 +22,16 @@ class ModelReplica:
     it stops the replica. Ingresses call `endpoint`, by Serve's broadcast, to learn where each running replica listens.
     """
 
-    async def __init__(self, model: Model, checkpoint: str, secret: str) -> None:  # type: ignore[misc]
+    async def __init__(self, model: Model, checkpoint: str, secret: str, tensors: Path) -> None:  # type: ignore[misc]
         """Load, warm up, and only then listen."""
         os.environ.update({"VLLM_PLUGINS": "", "VLLM_USE_V2_MODEL_RUNNER": "0", **model.env})
         self._model = model
-        self._engine = _make_engine(model, Path(checkpoint))
-        await self._engine.warm_up()
+        self._engine = _make_engine(model, Path(checkpoint), tensors)
+        try:
+            await self._engine.warm_up()
+        except BaseException:
+            self._engine.shutdown()  # it has processes of its own
+            raise
         self._server = EngineServer(self._engine)
         host = _own_address()
         self._endpoint = (host, await self._server.start(host, secret))
@@ -69,7 +73,7 @@ class ModelReplica:
             self._engine.shutdown()
 
 
-def _make_engine(model: Model, checkpoint: Path) -> Any:
+def _make_engine(model: Model, checkpoint: Path, tensors: Path) -> Any:
     if model.engine_class == "fake":
         from acs.platform.tokenizer import ModelTokenizer
         from acs.serve_apps.inference.fake_engine import FakeEngine
@@ -77,7 +81,7 @@ def _make_engine(model: Model, checkpoint: Path) -> Any:
         return FakeEngine(ModelTokenizer(checkpoint), step_s=float(model.engine.get("step_s", 0)))
     from acs.serve_apps.inference.vllm_engine import VllmEngine
 
-    return VllmEngine(model, checkpoint)
+    return VllmEngine(model, checkpoint, tensors)
 
 
 def _own_address() -> str:

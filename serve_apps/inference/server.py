@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from acs.platform.inference import wire
-from acs.platform.inference.contract import Delta, Engine, Failed, FullVocabularyRows, Piece, Sink
+from acs.platform.inference.contract import Captured, Delta, Engine, Failed, FullVocabularyRows, Piece, Sink
 
 
 class EngineServer:
@@ -37,7 +37,7 @@ class EngineServer:
                 request = command.request
                 mine[request.request_id] = len(request.prompts) * request.n
                 bulk: asyncio.Queue[Piece] | None = None
-                if request.prompt_logprobs == -1:  # a gigabyte may follow: at the peer's pace, beside everyone else's
+                if request.prompt_logprobs == -1 or request.capture:  # much may follow: at the peer's own pace
                     bulk = asyncio.Queue()
                     task = asyncio.create_task(self._send_in_order(peer, request.request_id, bulk))
                     self._bulk.add(task)
@@ -67,7 +67,7 @@ class EngineServer:
     async def _send_in_order(self, peer: wire.FrameProtocol, request_id: str, pieces: asyncio.Queue[Piece]) -> None:
         while True:
             piece = await pieces.get()
-            if isinstance(piece, FullVocabularyRows):
+            if isinstance(piece, FullVocabularyRows | Captured):
                 await peer.send_bulk((request_id, piece))
             else:
                 peer.send((request_id, piece))

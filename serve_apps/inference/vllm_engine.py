@@ -10,6 +10,9 @@ from typing import Any
 from acs.platform.catalogue import Model, Resources
 from acs.platform.inference.contract import Delta, EngineStatus, Failed, Generate, Piece, Sampling, Sink
 from acs.serve_apps.inference import vllm_adapters
+from acs.serve_apps.inference.tap.choices import Budget, TappedChoices, TappedModel
+from acs.serve_apps.inference.tap.exchange import Exchange
+from acs.serve_apps.inference.tap.self_test import SelfTest
 from acs.serve_apps.inference.vllm_outputs import Collector, Fan
 
 CHOICES_A_TURN = 16
@@ -25,8 +28,13 @@ class VllmEngine:
     is scheduled like any n requests. Prefix caching shares the prompt between them.
     """
 
-    def __init__(self, model: Model, checkpoint: Path) -> None:
-        """Loads the model; takes seconds to minutes. Raises what vLLM raises."""
+    worker_extension = "acs.serve_apps.inference.worker.WorkerExtension"
+
+    def __init__(self, model: Model, checkpoint: Path, tensors: Path) -> None:
+        """Loads the model; takes seconds to minutes. Raises what vLLM raises.
+
+        `tensors`: the folder of shared memory in which captures and steering vectors pass.
+        """
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -45,9 +53,13 @@ class VllmEngine:
             "generation_config": "vllm",  # the checkpoint's own sampling settings play no part
             "trust_remote_code": False,
             "enable_log_requests": False,  # texts and token ids never reach a log
-            "worker_extension_cls": "acs.serve_apps.inference.worker.WorkerExtension",
+            "worker_extension_cls": self.worker_extension,
         }
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        self._model = model
+        self._exchange = Exchange(tensors)
+        self._budget = Budget()
+        self._tapped_model: TappedModel | None = None  # once the tap is open
         self._supported_tasks: tuple[Any, ...] = ()
         self._background: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
         self._children: dict[str, list[str]] = {}  # our request id -> vLLM's ids of its choices
@@ -61,24 +73,37 @@ class VllmEngine:
     async def _start(self, request: Generate, sink: Sink) -> None:
         fan = Fan(request, sink, forget=self._forget, abort=self.abort)
         try:
+            fan.tapped = tapped = self._tapped(request)
+            if tapped is not None:
+                await tapped.open()
             self._supported_tasks = self._supported_tasks or await self._llm.get_supported_tasks()
             for index in range(len(request.prompts) * request.n):
                 if request.request_id not in self._children:  # aborted while we were starting
                     fan.end_unstarted(index)
                     continue
-                await self._add(request, index, fan.collector(index))
+                await self._add(request, index, fan.collector(index), tapped)
                 if index % CHOICES_A_TURN == CHOICES_A_TURN - 1:
                     await asyncio.sleep(0)  # a thousand choices must not hold up everyone else's tokens
         except Exception as error:
             fan.fail(error)
 
-    async def _add(self, request: Generate, index: int, collector: Collector) -> None:
+    def _tapped(self, request: Generate) -> TappedChoices | None:
+        if not request.capture and not request.steering:
+            return None
+        if self._tapped_model is None:
+            raise ValueError("this model's residual stream can be neither read nor steered")
+        return TappedChoices(request, self._tapped_model, self._exchange, self._budget)
+
+    async def _add(self, request: Generate, index: int, collector: Collector, tapped: TappedChoices | None) -> None:
         prompt, choice = divmod(index, request.n)
+        given: dict[str, Any] = {"type": "token", "prompt_token_ids": request.prompts[prompt]}
+        params = _sampling_params(request, choice)
+        if tapped is not None:
+            params.extra_args = tapped.extra_args(index)
+            if tapped.cache_salt is not None:
+                given["cache_salt"] = tapped.cache_salt
         engine_request = self._llm.input_processor.process_inputs(
-            f"{request.request_id}:{index}",
-            {"type": "token", "prompt_token_ids": request.prompts[prompt]},
-            _sampling_params(request, choice),
-            supported_tasks=self._supported_tasks,
+            f"{request.request_id}:{index}", given, params, supported_tasks=self._supported_tasks
         )
         self._llm.input_processor.assign_request_id(engine_request)
         collector.request_id = engine_request.request_id
@@ -122,9 +147,24 @@ class VllmEngine:
                 ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self.submit(request, _until_ended(ended))
                 await ended
+        if self._model.activations:
+            await self.open_tap()
+
+    async def open_tap(self) -> None:
+        """Read and steer from now on. Raises SelfTestFailed."""
+        facts = await self._ask_worker("acs_install_tap")
+        self._tapped_model = TappedModel(**facts)
+        config = self._llm.model_config.hf_text_config
+        expected = TappedModel(config.num_hidden_layers, config.hidden_size, facts["dtype"])
+        await SelfTest(self, self._tapped_model, self._ask_worker).run(expected)
+
+    async def _ask_worker(self, method: str) -> Any:
+        (answer, *_) = await self._llm.collective_rpc(method)
+        return answer
 
     def shutdown(self) -> None:
         self._llm.shutdown()
+        self._exchange.close()
 
 
 def _on_one_cpu(resources: Resources) -> bool:
@@ -164,5 +204,7 @@ def _sampling_params(request: Generate, choice: int) -> Any:
         min_tokens=sampling.min_tokens,
         logprobs=request.logprobs,
         prompt_logprobs=prompt_logprobs,
+        # What is cached is not computed, and only what is computed can be read.
+        skip_reading_prefix_cache=True if request.capture else None,
         output_kind=RequestOutputKind.DELTA if per_token else RequestOutputKind.FINAL_ONLY,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from acs.platform.inference.contract import (
+    Captured,
     Delta,
     Failed,
     FullVocabularyRows,
@@ -18,6 +20,8 @@ from acs.platform.inference.contract import (
     PromptRows,
     Sink,
 )
+from acs.serve_apps.inference.tap.choices import TappedChoices
+from acs.serve_apps.inference.tap.exchange import BeyondRange, Incomplete
 from acs.serve_apps.inference.vllm_adapters import Row, pack_rows
 
 log = logging.getLogger("ray.serve")
@@ -27,31 +31,39 @@ FULL_VOCABULARY_ROWS_A_PIECE = 8  # 8 rows of 49,152 float32: 1.5 MB, so that ot
 class Fan:
     """Turns what vLLM says of the choices of one request into the Pieces of the seam.
 
-    `forget` is called when every choice has ended, `abort` when a fault ends the request before that.
+    `forget` is called when every choice has ended, `abort` when a fault ends the request before that. `tapped` is set
+    for a request that captures or is steered, and closed in both cases.
     """
 
     def __init__(
         self, request: Generate, sink: Sink, *, forget: Callable[[str], None], abort: Callable[[str], None]
     ) -> None:
+        self.tapped: TappedChoices | None = None
         self._request = request
         self._sink = sink
+        self._reading: set[asyncio.Task[None]] = set()
         self._forget = forget
         self._abort = abort
         self._unfinished = len(request.prompts) * request.n
-        self._failed = False
+        self.failed = False
 
     def collector(self, index: int) -> Collector:
         """What is given to vLLM for choice `index`."""
-        return Collector(self, index, whole=not self._request.stream)
+        request = self._request
+        tokens = TappedTokens(self.tapped, index, request.prompts[index // request.n]) if self.tapped else None
+        return Collector(self, index, whole=not request.stream, tapped=tokens)
 
-    def emit(self, piece: Delta | PromptRows | FullVocabularyRows) -> None:
-        if self._failed:
+    def emit(self, piece: Delta | PromptRows | FullVocabularyRows | Captured) -> None:
+        if self.failed:
             return
         self._sink(piece)
         if isinstance(piece, Delta) and piece.finish_reason is not None:
             self._unfinished -= 1
+            if self.tapped is not None:
+                self.tapped.remove(piece.index)
             if not self._unfinished:
                 self._forget(self._request.request_id)
+                self._close()
 
     def prompt_rows(self, index: int, tensors: Any) -> None:
         prompt = index // self._request.n
@@ -64,33 +76,82 @@ class Fan:
             block = np.ascontiguousarray(rows[first : first + FULL_VOCABULARY_ROWS_A_PIECE], dtype="<f4")
             self.emit(FullVocabularyRows(prompt, first + 1, block.tobytes()))
 
+    def emit_captured(self, tokens: TappedTokens, last: Delta) -> None:
+        """What the choice has captured, read beside the event loop; then its last Delta."""
+
+        async def read() -> None:
+            try:
+                captured = await asyncio.to_thread(tokens.read)
+            except Exception as error:
+                self.fail(error)
+            else:
+                self.emit(captured)
+                self.emit(last)
+
+        task = asyncio.create_task(read())
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)
+
     def end_unstarted(self, index: int) -> None:
         self.emit(Delta(index, [], [], None, "abort"))
 
     def fail(self, error: Exception) -> None:
         """One fault ends the whole request: its other choices are aborted."""
-        if self._failed:
+        if self.failed:
             return
         self._abort(self._request.request_id)
-        self._failed = True
+        self.failed = True
+        self._close()
         where = "".join(traceback.format_tb(error.__traceback__))  # not its text: see `failure`
         log.error("Request %s failed in the engine: %s\n%s", self._request.request_id, type(error).__name__, where)
         self._sink(failure(error))
+
+    def _close(self) -> None:
+        if self.tapped is not None:
+            self.tapped.close()
+
+
+class TappedTokens:
+    """The tokens of one choice that captures or is steered, which its sheet must show."""
+
+    def __init__(self, tapped: TappedChoices, index: int, prompt: list[int]) -> None:
+        self.captures = tapped.captures
+        self._tapped = tapped
+        self._index = index
+        self._token_ids = list(prompt)
+        self._checked: int | None = None  # positions before this are known to be steered
+
+    def add(self, token_ids: list[int], cached: int) -> None:
+        """`cached`: positions of the prompt that vLLM took from its cache: other choices of this request made them.
+
+        Raises Incomplete when what made these tokens was not steered.
+        """
+        self._token_ids += token_ids
+        if not self.captures and token_ids:
+            first, self._checked = self._checked if self._checked is not None else cached, len(self._token_ids) - 1
+            self._tapped.check(self._index, first, self._token_ids[first:-1])
+
+    def read(self) -> Captured:
+        """Raises Incomplete."""
+        return self._tapped.read(self._index, self._token_ids[:-1])
 
 
 class Collector:
     """What vLLM calls with each output of one choice (in the place of its RequestOutputCollector)."""
 
-    def __init__(self, fan: Fan, index: int, whole: bool) -> None:
+    def __init__(self, fan: Fan, index: int, whole: bool, tapped: TappedTokens | None = None) -> None:
         self.request_id = ""
         self._fan = fan
         self._index = index
         self._whole = whole  # keep everything until the choice has ended
+        self._tapped = tapped
         self._token_ids: list[int] = []
         self._texts: list[str] = []
         self._rows: list[Row] = []
 
     def put(self, output: Any) -> None:
+        if self._fan.failed:  # what vLLM had made when it was told to stop
+            return
         if isinstance(output, Exception):
             return self._fan.fail(output)
         for tensors in output.prompt_logprobs or ():
@@ -98,6 +159,11 @@ class Collector:
         completion = output.outputs[0]
         if completion.finish_reason == "error":
             return self._fan.fail(RuntimeError("vLLM ended the request by an error"))
+        if self._tapped is not None:
+            try:
+                self._tapped.add(completion.token_ids, output.num_cached_tokens or 0)
+            except Exception as error:  # raised into vLLM, it would end every request
+                return self._fan.fail(error)
         self._token_ids.extend(completion.token_ids)
         self._texts.append(completion.text)
         self._rows.extend(completion.logprobs or ())
@@ -106,7 +172,10 @@ class Collector:
         rows = pack_rows(self._rows) if self._rows else None
         delta = Delta(self._index, self._token_ids, self._texts, rows, completion.finish_reason)
         self._token_ids, self._texts, self._rows = [], [], []
-        self._fan.emit(delta)
+        if self._tapped is not None and self._tapped.captures and completion.finish_reason != "abort":
+            self._fan.emit_captured(self._tapped, delta)
+        else:
+            self._fan.emit(delta)
 
 
 def failure(error: Exception) -> Failed:
@@ -120,6 +189,10 @@ def failure(error: Exception) -> Failed:
         return Failed("vllm_engine_dead", "The model's engine has died and is being replaced. Send the request again.")
     if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
         return Failed("vllm_oom", "The model ran out of memory on this request. Try again, or send less at once.")
+    if isinstance(error, BeyondRange):
+        return Failed("invalid_request", f"apply_steering_vectors: {error}.")
+    if isinstance(error, Incomplete):
+        return Failed("upstream_server_error", "The residual stream could not be read or steered at every position.")
     if isinstance(error, VLLMClientError | ValueError):
         return Failed("invalid_request", f"The engine refused the request: {error}")
     return Failed("upstream_server_error", "The model's engine failed on this request.")

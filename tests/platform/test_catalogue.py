@@ -80,6 +80,21 @@ def test_another_source_under_the_same_id_is_another_folder(tmp_path: Path) -> N
     assert first.checkpoint(tmp_path) != second.checkpoint(tmp_path)
 
 
+TAPPED = ("activations = true", 'engine = {dtype = "bfloat16", enforce_eager = true}')
+
+
+def test_activations_need_an_eager_engine_a_dtype_of_the_codec_and_one_pipeline_stage(tmp_path: Path) -> None:
+    assert load(tmp_path, *TAPPED)["one"].activations
+    for engine, more, said in (
+        ('{dtype = "float32"}', "", "need engine.enforce_eager = true"),
+        ("{enforce_eager = true}", "", "need engine.dtype"),
+        ('{dtype = "float16", enforce_eager = true}', "", "need engine.dtype"),
+        ('{dtype = "float32", enforce_eager = true}', "resources = {pipeline_parallel_size = 2}", "need resources"),
+    ):
+        with pytest.raises(CatalogueError, match=f"models, one: activations {said}"):
+            load(tmp_path, "activations = true", f"engine = {engine}", more)
+
+
 REVISION = "0123456789" * 4
 
 

@@ -98,6 +98,7 @@ async def running_api(
     checkpoint: Path,
     *,
     max_model_len: int | None = None,
+    activations: bool = True,
     clock: Callable[[], float] = time.monotonic,
     views: Any = None,
     **limits: Any,
@@ -105,7 +106,8 @@ async def running_api(
     """`checkpoint`: the prepared toy. `clock`: the breaker's. `views`: with an async `usage`. `limits`: fields of
     Limits to change.
     """
-    entry = dataclasses.replace(Catalogue.load(SHIPPED_CATALOGUES / "toy.toml")["toy"], engine_class="fake")
+    shipped = Catalogue.load(SHIPPED_CATALOGUES / "toy.toml")["toy"]
+    entry = dataclasses.replace(shipped, engine_class="fake", activations=activations)
     if max_model_len is not None:
         entry = dataclasses.replace(entry, engine={**entry.engine, "max_model_len": max_model_len})
     tokenizer = tokenizer_of(checkpoint)

@@ -1,16 +1,23 @@
 """Bad input: each case has its exact status, code and param, none is a 500, and the server answers afterwards."""
 
+import base64
 import json
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import zstandard
 from api_client import good, running_api
 
+from acs import tensors
 from acs.platform.completions.request import CompletionRequest
 
 LEFT_OUT = object()
 VOCABULARY = 2048  # of the toy; its context is 2,048 tokens too
 HUGE = 10**399  # 400 digits: JSON's own numbers have no end
+HIDDEN, LAYERS = 128, 4  # of the toy
+ROW = [0.5] * HIDDEN
+VECTOR = {"activations": [ROW], "layer_indices": [1], "scale": 2.0}
 
 
 class Bounds(NamedTuple):
@@ -63,10 +70,12 @@ TABLE = [
     Bounds("add_special_tokens", [True, False, None], [0, 1, "true"]),
     Bounds("return_token_ids", [True, False, None], [0, 1, "true"]),
     Bounds("user", ["", "x" * 256, "é" * 256, None], ["x" * 257, 5, True, []]),
-    Bounds("output_residual_stream", [False, None], [True, 0, [0], [], "x"]),
     Bounds(
-        "apply_steering_vectors", [None], [[], [{}], [{"activations": [[0.5]], "layer_indices": [1], "scale": 2.0}]]
+        "output_residual_stream",
+        [True, False, [0], [3, 0], None],
+        [[], [4], [-1], [0, 0], [True], [1.0], ["0"], [None], [HUGE], [[0]], 0, 1, "true", {}],
     ),
+    Bounds("apply_steering_vectors", [[VECTOR], [VECTOR] * 8, None], [[], [VECTOR] * 9, {}, 5, "x", True]),
 ]
 
 
@@ -112,7 +121,156 @@ async def test_a_value_beyond_its_bound_is_refused_by_name(api, field, value):
     await refused(api, response, 400, "invalid_request", field)
 
 
+def envelope(**changes: Any) -> dict[str, Any]:
+    return {**tensors.encode(np.full((1, HIDDEN), 0.5, "f4")), **changes}
+
+
+def encoded(values: Any) -> dict[str, Any]:
+    return tensors.encode(np.array(values, "f4"))
+
+
+BOMB = base64.b64encode(zstandard.compress(bytes(2**28))).decode()
+ACCEPTED_VECTORS = [
+    {"layer_indices": [3]},
+    {"activations": [ROW, ROW], "layer_indices": [3, 0]},
+    {"activations": [[ROW, ROW]]},
+    {"activations": [[ROW, ROW]], "position_indices": [5, 0]},
+    {"activations": [[ROW]], "position_indices": [2**31 - 1]},
+    {"activations": [[1] * HIDDEN]},
+    {"activations": [[0] * HIDDEN], "norm_match": True},
+    {"activations": envelope()},
+    {"activations": tensors.encode(np.full((1, HIDDEN), 0.5), bfloat16=True)},
+    {"activations": tensors.encode(np.full((1, 2, HIDDEN), 0.5, "f2"))},
+    {"activations": {"data": envelope(compression=None)["data"], **envelope()}},
+    {"scale": 0},
+    {"scale": -1},
+    {"scale": None, "norm_match": None, "position_indices": None},
+    {"norm_match": False},
+]
+REFUSED_VECTORS = [
+    ({"activations": LEFT_OUT}, ".activations"),
+    ({"activations": None}, ".activations"),
+    ({"activations": 5}, ".activations"),
+    ({"activations": "x"}, ".activations"),
+    ({"activations": []}, ".activations"),
+    ({"activations": [[]]}, ".activations"),
+    ({"activations": ROW}, ".activations"),
+    ({"activations": [[[ROW]]]}, ".activations"),
+    ({"activations": [ROW, ROW[1:]], "layer_indices": [0, 1]}, ".activations"),
+    ({"activations": [ROW, [ROW]], "layer_indices": [0, 1]}, ".activations"),
+    ({"activations": [[True] * HIDDEN]}, ".activations"),
+    ({"activations": [["1"] * HIDDEN]}, ".activations"),
+    ({"activations": [[None] * HIDDEN]}, ".activations"),
+    ({"activations": [[1e39] * HIDDEN]}, ".activations"),
+    ({"activations": [[HUGE] * HIDDEN]}, ".activations"),
+    ({"activations": [ROW[1:]]}, ".activations"),  # the hidden size
+    ({"activations": [[0.5]]}, ".activations"),
+    ({"activations": encoded([[0.5] * (HIDDEN + 1)])}, ".activations"),
+    ({"activations": encoded(ROW)}, ".activations"),
+    ({"activations": encoded([[[ROW]]])}, ".activations"),
+    ({"activations": encoded([[np.nan] * HIDDEN])}, ".activations"),
+    ({"activations": encoded([[-np.inf] * HIDDEN])}, ".activations"),
+    ({"activations": {}}, ".activations"),
+    ({"activations": envelope(more=1)}, ".activations"),
+    ({"activations": envelope(data=None)}, ".activations"),
+    ({"activations": envelope(data="!")}, ".activations"),
+    ({"activations": envelope(data="AAAA")}, ".activations"),
+    ({"activations": envelope(data=BOMB)}, ".activations"),
+    ({"activations": envelope(data=BOMB, shape=[2**26])}, ".activations"),
+    ({"activations": envelope(shape=[1, HIDDEN - 1])}, ".activations"),
+    ({"activations": envelope(shape=[1, HIDDEN + 1])}, ".activations"),
+    ({"activations": envelope(shape=[1, -HIDDEN])}, ".activations"),
+    ({"activations": envelope(shape=[1, HUGE])}, ".activations"),
+    ({"activations": envelope(shape=[10**5, 10**5])}, ".activations"),
+    ({"activations": envelope(shape="x")}, ".activations"),
+    ({"activations": envelope(shape=[True, HIDDEN])}, ".activations"),
+    ({"activations": envelope(dtype="int16")}, ".activations"),
+    ({"activations": envelope(dtype="object")}, ".activations"),
+    ({"activations": envelope(original_dtype="torch.int64")}, ".activations"),
+    ({"activations": envelope(original_dtype=["torch.float32"])}, ".activations"),
+    ({"activations": envelope(compression="gzip")}, ".activations"),
+    ({"layer_indices": LEFT_OUT}, ".layer_indices"),
+    ({"layer_indices": None}, ".layer_indices"),
+    ({"layer_indices": []}, ".layer_indices"),
+    ({"layer_indices": [0, 1]}, ".layer_indices"),
+    ({"layer_indices": [LAYERS]}, ".layer_indices"),
+    ({"layer_indices": [-1]}, ".layer_indices"),
+    ({"layer_indices": [HUGE]}, ".layer_indices"),
+    ({"layer_indices": [1, 1], "activations": [ROW, ROW]}, ".layer_indices"),
+    ({"layer_indices": [1.0]}, ".layer_indices[0]"),
+    ({"layer_indices": [True]}, ".layer_indices[0]"),
+    ({"layer_indices": 1}, ".layer_indices"),
+    ({"scale": "1"}, ".scale"),
+    ({"scale": True}, ".scale"),
+    ({"scale": HUGE}, ".scale"),
+    ({"scale": 1.1e15}, ".scale"),
+    ({"scale": 1e39}, ".scale"),
+    ({"scale": 1e14, "activations": [[100.0] * HIDDEN]}, ".scale"),
+    ({"scale": LEFT_OUT, "activations": [[1e16] * HIDDEN]}, ".scale"),
+    ({"norm_match": 1}, ".norm_match"),
+    ({"position_indices": [0]}, ".position_indices"),
+    ({"position_indices": [], "activations": [[ROW]]}, ".position_indices"),
+    ({"position_indices": [0, 1], "activations": [[ROW]]}, ".position_indices"),
+    ({"position_indices": [0, 0], "activations": [[ROW, ROW]]}, ".position_indices"),
+    ({"position_indices": [-1], "activations": [[ROW]]}, ".position_indices"),
+    ({"position_indices": [2**31], "activations": [[ROW]]}, ".position_indices"),
+    ({"position_indices": [0.0], "activations": [[ROW]]}, ".position_indices[0]"),
+    ({"more": 1}, ".more"),
+]
+
+
+def with_changes(changes: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**VECTOR, **changes}.items() if value is not LEFT_OUT}
+
+
+@pytest.mark.parametrize("changes", ACCEPTED_VECTORS, ids=lambda changes: repr(changes)[:60])
+async def test_a_sound_steering_vector_is_accepted(api, changes):
+    response = await api.complete(apply_steering_vectors=[VECTOR, with_changes(changes)])
+    assert response.status_code == 200, response.text
+
+
+@pytest.mark.parametrize(("changes", "where"), REFUSED_VECTORS, ids=lambda value: repr(value)[:60])
+async def test_a_broken_steering_vector_is_refused_by_its_number_and_field(api, changes, where):
+    response = await api.complete(apply_steering_vectors=[VECTOR, with_changes(changes)])
+    await refused(api, response, 400, "invalid_request", f"apply_steering_vectors[1]{where}")
+
+
+async def test_vectors_that_are_together_too_large_are_refused(toy_checkpoint):
+    async with running_api(toy_checkpoint, steering_bytes=2 * HIDDEN * 4) as api:
+        assert (await api.complete(apply_steering_vectors=[VECTOR] * 2)).status_code == 200
+        api.engine.asked.clear()
+        await refused(
+            api,
+            await api.complete(apply_steering_vectors=[VECTOR] * 3),
+            *(400, "invalid_request", "apply_steering_vectors"),
+        )
+
+
+async def test_activations_that_would_be_too_large_are_refused_before_anything_runs(toy_checkpoint):
+    async with running_api(toy_checkpoint, activation_bytes=2 * 10 * HIDDEN * 4) as api:
+        fields = {"prompt": [5] * 9, "max_tokens": 2, "output_residual_stream": [0, 1]}
+        assert (await api.complete(**fields)).status_code == 200
+        api.engine.asked.clear()
+        for more in ({"max_tokens": 3}, {"max_tokens": None}, {"n": 2}, {"output_residual_stream": [0, 1, 2]}):
+            response = await api.complete(**{**fields, **more})
+            await refused(api, response, 400, "invalid_request", "output_residual_stream")
+            api.engine.asked.clear()
+
+
+async def test_a_model_without_activations_says_so(toy_checkpoint):
+    async with running_api(toy_checkpoint, activations=False) as api:
+        for field, value in (("output_residual_stream", [0]), ("apply_steering_vectors", [VECTOR])):
+            response = await api.complete(**{field: value})
+            assert "toy" in response.json()["error"]["message"]
+            await refused(api, response, 400, "invalid_request", field)
+            api.engine.asked.clear()
+
+
 BETWEEN_FIELDS = [
+    ({"stream": True, "output_residual_stream": [0]}, 400, "invalid_request", "output_residual_stream"),
+    ({"stream": True, "output_residual_stream": False}, 200, None, None),
+    ({"stream": True, "apply_steering_vectors": [VECTOR]}, 200, None, None),
+    ({"prompt": [5] * 2047, "output_residual_stream": [4]}, 400, "invalid_request", "output_residual_stream"),
     ({"prompt": ["a"] * 1024}, 200, None, None),
     ({"prompt": ["a"] * 1025}, 400, "invalid_request", "prompt"),
     ({"prompt": ["a"] * 2, "n": 512}, 200, None, None),

@@ -154,11 +154,13 @@ async def test_the_pages_bounds_are_those_that_validate(api):
         "le": "maximum",
         "gt": "exclusiveMinimum",
         "lt": "exclusiveMaximum",
+        "min_length": "minLength",
         "max_length": "maxLength",
     }
     for field, info in CompletionRequest.model_fields.items():
         alternatives = schema["properties"][field].get("anyOf", [schema["properties"][field]])
-        shown = {key: value for part in alternatives for key, value in part.items() if key in names.values()}
+        parts = ((key.replace("Items", "Length"), value) for part in alternatives for key, value in part.items())
+        shown = {key: value for key, value in parts if key in names.values()}
         constraints = {
             names[key]: getattr(part, key)
             for part in info.metadata

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from acs import tensors
 from acs.platform.completions.plan import Plan
 from acs.serve_apps.api.gathered import ChoiceParts, Gathered, PromptParts
 from acs.serve_apps.api.render.logprobs import LogprobLists, prompt_logprobs_of
@@ -12,7 +13,7 @@ from acs.serve_apps.api.render.logprobs import LogprobLists, prompt_logprobs_of
 def completion_of(gathered: Gathered, created: int) -> dict[str, Any]:
     plan = gathered.plan
     shown = [PromptShown(plan, number, gathered.prompts[number]) for number in range(len(gathered.prompts))]
-    return {
+    answer = {
         "id": plan.id,
         "object": "text_completion",
         "created": created,
@@ -23,6 +24,15 @@ def completion_of(gathered: Gathered, created: int) -> dict[str, Any]:
         ],
         "usage": usage_of(plan, sum(len(choice.token_ids) for choice in gathered.choices)),
     }
+    if plan.generate.capture and plan.choices == 1:
+        answer["activations"] = _activations(gathered.choices[0])
+    return answer
+
+
+def _activations(choice: ChoiceParts) -> dict[str, Any]:
+    captured = choice.captured
+    assert captured is not None  # the engine sends it before the last Delta
+    return {"residual_stream": tensors.envelope_of(captured.data, captured.dtype, captured.shape)}
 
 
 def usage_of(plan: Plan, completion_tokens: int) -> dict[str, int]:
@@ -81,4 +91,6 @@ def _choice(plan: Plan, index: int, choice: ChoiceParts, prompt: PromptShown) ->
     if plan.request.return_token_ids:
         answer["token_ids"] = choice.token_ids
         answer["prompt_token_ids"] = prompt.ids
+    if plan.generate.capture and plan.choices > 1:
+        answer["activations"] = _activations(choice)
     return answer

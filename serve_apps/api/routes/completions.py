@@ -38,7 +38,8 @@ async def create_completion(request: Request) -> Response:
         body = await (_body_wanted_again(run) if run.repeatable else _body_wanted_now(request, run))
     except Replayed as replayed:
         return await http.replay(request, replayed.kept)
-    return await http.bytes_answer(body, http.accepts_gzip(request), services.limits, headers=http.clamped_header(run))
+    gzip, headers, tensors = http.accepts_gzip(request), http.clamped_header(run), bool(plan.generate.capture)
+    return await http.bytes_answer(body, gzip, services.limits, headers=headers, tensors=tensors)
 
 
 async def _body_wanted_now(request: Request, run: Run) -> bytes:

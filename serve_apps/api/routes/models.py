@@ -20,7 +20,7 @@ async def list_models(request: Request) -> Response:
 
 
 def model_object(model: ServedModel, limits: Limits) -> dict[str, Any]:
-    entry, config = model.entry, model.tokenizer.config
+    entry = model.entry
     return {
         "id": entry.id,
         "object": "model",
@@ -31,17 +31,16 @@ def model_object(model: ServedModel, limits: Limits) -> dict[str, Any]:
         "capabilities": {
             "max_model_len": model.max_model_len,
             "max_logprobs": limits.max_logprobs,
-            "n_layers": config["num_hidden_layers"],
-            "hidden_size": config["hidden_size"],
+            "n_layers": model.layers,
+            "hidden_size": model.hidden_size,
             "vocab_size": model.tokenizer.vocab_size,
             "logprobs": True,
             "prompt_logprobs": True,
             "full_vocab_max_prompt_tokens": limits.full_vocab_prompt_tokens,
-            # Not before the tap and steering exist, whatever the catalogue entry will promise then.
-            "activations": False,
-            "steering": False,
+            "activations": entry.activations,
+            "steering": entry.activations,
             "harvest": False,
-            "max_activation_bytes": 0,
+            "max_activation_bytes": limits.activation_bytes if entry.activations else 0,
         },
         "price": {
             "prompt_micro_usd_per_million": entry.price.prompt_micro_usd_per_million,

@@ -85,7 +85,7 @@ def test_a_lowered_limit_is_the_one_that_refuses():
         ({"logit_bias": {"x": 1}}, "logit_bias has the key x, which is no token id."),
         ({"prompt": [1, -1]}, "prompt holds the token id -1; token ids are not negative."),
         ({"min_tokens": 3}, "min_tokens is 3, above max_tokens 2."),
-        ({"apply_steering_vectors": []}, "apply_steering_vectors is not supported by this server yet."),
+        ({"apply_steering_vectors": []}, "apply_steering_vectors must not be empty."),
     ],
 )
 def test_a_message_names_the_field_and_the_values_that_disagree(fields, message):

@@ -1,0 +1,151 @@
+"""Sheets and vectors in the folder where a replica and its worker meet."""
+
+import asyncio
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from acs.serve_apps.inference.tap.choices import Budget
+from acs.serve_apps.inference.tap.exchange import Exchange, Incomplete, Layout, Sheet
+
+LAYOUT = Layout(layers=2, hidden=3, dtype="float32")
+TOKENS = [7, 0, 9]
+
+
+@pytest.fixture
+def exchange(tmp_path):
+    exchange = Exchange(tmp_path / "tensors")
+    yield exchange
+    exchange.close()
+
+
+def write(sheet: Sheet, position: int, token_id: int, value: float, label: int | None = None) -> None:
+    """One record, as the worker writes it: every number of its rows is `value`, that of the second Layer is 1 more."""
+    rows = np.repeat(np.float32([value, value + 1]), 3)
+    record = np.int32([position + 1 if label is None else label, token_id]).tobytes() + rows.tobytes()
+    with open(sheet.path, "r+b") as file:
+        os.pwrite(file.fileno(), record, position * LAYOUT.record_bytes)
+
+
+def test_rows_come_by_layer_and_position_in_whatever_order_they_were_written(exchange):
+    sheet = exchange.sheet(LAYOUT)
+    for position, value in ((2, 30.0), (0, 10.0), (1, 99.0), (1, 20.0)):  # the later of two counts
+        write(sheet, position, TOKENS[position], value)
+    rows = np.frombuffer(sheet.read(TOKENS), "<f4").reshape(2, 3, 3)
+    assert rows[0].tolist() == [[10] * 3, [20] * 3, [30] * 3]
+    assert (rows[1] == rows[0] + 1).all()
+
+
+def test_rows_beyond_the_last_token_do_not_matter(exchange):
+    sheet = exchange.sheet(LAYOUT)
+    for position, token_id in enumerate([*TOKENS, 5]):
+        write(sheet, position, token_id, 1.0)
+    assert len(sheet.read(TOKENS)) == 2 * 3 * 3 * 4
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_missing_row_is_an_error(exchange, missing):
+    sheet = exchange.sheet(LAYOUT)
+    for position in {0, 1, 2} - {missing}:
+        write(sheet, position, TOKENS[position], 1.0)
+    with pytest.raises(Incomplete):
+        sheet.read(TOKENS)
+    with pytest.raises(Incomplete):
+        sheet.check(0, TOKENS)
+
+
+@pytest.mark.parametrize(("token_id", "label"), [(8, None), (0, 1), (0, 3)])
+def test_the_row_of_another_token_or_position_is_an_error(exchange, token_id, label):
+    sheet = exchange.sheet(LAYOUT)
+    for position in (0, 2):
+        write(sheet, position, TOKENS[position], 1.0)
+    write(sheet, 1, token_id, 1.0, label)
+    with pytest.raises(Incomplete, match="at position 1"):
+        sheet.read(TOKENS)
+
+
+def test_labels_are_checked_from_any_position_on(exchange):
+    sheet = exchange.sheet(LAYOUT)
+    write(sheet, 1, TOKENS[1], 1.0)
+    write(sheet, 2, TOKENS[2], 1.0)
+    sheet.check(1, TOKENS[1:])
+    sheet.check(2, TOKENS[2:])
+    with pytest.raises(Incomplete):
+        sheet.check(0, TOKENS)
+
+
+def test_a_sheet_that_the_worker_has_removed_is_an_error(exchange):
+    sheet = exchange.sheet(LAYOUT)
+    sheet.remove()
+    with pytest.raises(Incomplete):
+        sheet.read(TOKENS)
+    with pytest.raises(Incomplete):
+        sheet.check(0, TOKENS)
+
+
+def test_only_the_owner_reads_the_folder_and_its_files(exchange):
+    sheet, vectors = exchange.sheet(LAYOUT), exchange.share(b"values")
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (exchange.folder.parent, exchange.folder)]
+    assert modes == [0o700, 0o700]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (sheet.path, vectors)] == [0o600, 0o600]
+
+
+def test_no_link_that_lies_in_the_way_is_followed(exchange, tmp_path):
+    (tmp_path / "target").touch()
+    (exchange.folder / "sheet-1").symlink_to(tmp_path / "target")
+    with pytest.raises(FileExistsError):
+        exchange.sheet(LAYOUT)
+
+
+def test_vectors_of_the_same_content_are_one_file_until_the_last_lets_go(exchange):
+    first, second, other = exchange.share(b"same"), exchange.share(b"same"), exchange.share(b"other")
+    assert first == second != other
+    exchange.release(first)
+    assert second.read_bytes() == b"same"
+    exchange.release(second)
+    assert not second.exists()
+
+
+def test_what_a_killed_replica_left_is_swept_and_a_living_one_is_let_be(exchange, tmp_path):
+    tensors = exchange.folder.parent
+    program = (
+        "import os, sys; from pathlib import Path; from acs.serve_apps.inference.tap.exchange import Exchange, Layout\n"
+        "left = Exchange(Path(sys.argv[1])); left.sheet(Layout(1, 1, 'float32')); print(left.folder, flush=True)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", program, str(tensors)], capture_output=True, text=True
+    ).stdout.strip()
+    assert os.listdir(killed)
+    Exchange(tensors).close()
+    assert list(tensors.iterdir()) == [exchange.folder]
+
+
+async def test_bytes_in_flight_are_bounded_and_whoever_waits_comes_in_turn():
+    budget, order = Budget(100), []
+
+    async def use(name: str, amount: int) -> None:
+        await budget.take(amount)
+        order.append(name)
+
+    await use("first", 60)
+    waiting = [asyncio.create_task(use(name, amount)) for name, amount in (("second", 60), ("third", 10))]
+    await asyncio.sleep(0)
+    assert order == ["first"]
+    budget.give_back(60)
+    await asyncio.gather(*waiting)
+    assert order == ["first", "second", "third"]
+
+
+async def test_a_request_larger_than_all_passes_alone():
+    budget = Budget(100)
+    await budget.take(500)
+    late = asyncio.create_task(budget.take(1))
+    await asyncio.sleep(0)
+    assert not late.done()
+    budget.give_back(500)
+    await late
