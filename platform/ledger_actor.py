@@ -107,6 +107,7 @@ class LedgerActor:
     async def _serve(self, memory: Memory) -> LedgerService:
         """The one place where the ledger's parts are put together."""
         limits, clock = self._settings.limits, MonotonicClock()
+        door = admin.listen(self._settings.admin_socket)  # first: it may fail, and all is tried again
         writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
         slots = {model.id: model.slots for model in self._catalogue.values()}
         commits = Commits(memory.storing, writer, _end)
@@ -117,7 +118,7 @@ class LedgerActor:
         self._endpoint = host, await front.listen(host, self._secret), self._secret
         self._tending = asyncio.create_task(front.tend())
         self._sweeping = asyncio.create_task(_sweep(answers_of(self._settings)))
-        self._door = await admin.serve(admin.listen(self._settings.admin_socket), service)
+        self._door = await admin.serve(door, service)
         return service
 
 

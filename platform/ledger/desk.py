@@ -102,12 +102,12 @@ class Desk:
         if stands is HoldStatus.OPEN:
             return self._grant_again(order, answer)
         if stands is not None:
-            return answer(Resolved(order.hold_id, stands))
+            return self._once_stored(answer, Resolved(order.hold_id, stands))
         try:
             self._judge_key(order)
             waiting = self._traffic.waiting_under(order.key)
             if (kept := self._repeats.judge(order, waiting, self._now())) is not None:
-                return answer(Stored(order.hold_id, kept))
+                return self._once_stored(answer, Stored(order.hold_id, kept))
             if self._traffic.admit(order):
                 self._grant(owner, order, answer)
             else:
@@ -128,7 +128,11 @@ class Desk:
     def _grant_again(self, order: Open, answer: Answer) -> None:
         """The answer was lost on its way, or is still to come."""
         _, hold = self._books.open_holds[order.hold_id]
-        self._commits.add((), lambda: answer(Granted(order.hold_id, hold.quote.max_tokens)))
+        self._once_stored(answer, Granted(order.hold_id, hold.quote.max_tokens))
+
+    def _once_stored(self, answer: Answer, reply: Reply) -> None:
+        """What it says is known already, and may be on its way to the disk."""
+        self._commits.add((), lambda: answer(reply))
 
     def _resolve(self, command: Settle | Release, answer: Answer) -> None:
         if command.hold_id in self._traffic.tickets:

@@ -65,7 +65,10 @@ class Front:
 
     def _on_peer(self, link: FrameProtocol, name: str) -> None:
         link.owner = name
+        former = self._links.get(name)
         self._links[name] = link
+        if former is not None:  # what still lies in it unread has been sent again on the new one
+            former.close()
 
     def _on_commands(self, link: FrameProtocol, commands: list[Command]) -> None:
         for command in commands:

@@ -120,7 +120,9 @@ async def test_opening_a_hold_that_has_been_resolved_places_no_second_one(world_
     await answered(world, until, order)
     world.ledger.desk.give_up("ingress_1")
     world.open(again=order)
-    assert world.last(order) == Resolved(order.hold_id, "expired")
+    assert world.last(order) == Granted(order.hold_id, 10), "its end is not on disk yet, so nobody is told of it"
+    await until(lambda: world.last(order) == Resolved(order.hold_id, "expired"))
+    assert world.kinds() == ["Created", "HoldPlaced", "HoldExpired"]
 
 
 async def test_a_hold_is_settled_in_the_month_in_which_it_was_placed(world_of, until, wall):
