@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from functools import lru_cache
 from uuid import UUID
 
 ACCOUNT, KEY, HOLD = "acct", "key", "hold"
@@ -20,6 +21,7 @@ def show(kind: str, id: UUID) -> str:
     return f"{kind}_{id.hex}"
 
 
+@lru_cache(maxsize=10_000)  # the same few accounts and keys ask again and again
 def parse(kind: str, text: str) -> UUID | None:
     """None when `text` is not an id of this kind as `show` spells it."""
     prefix, _, digits = text.partition("_")

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from uuid import UUID, uuid5
 
 from eventsourcing.domain import Aggregate
@@ -22,7 +23,7 @@ REMEMBERED = timedelta(hours=24)  # how long a resolved Hold answers a late or r
 
 def month_of(moment: datetime) -> str:
     """As `2026-11`, in UTC."""
-    return moment.astimezone(UTC).strftime("%Y-%m")
+    return moment.astimezone(UTC).isoformat()[:7]
 
 
 @dataclass(slots=True)
@@ -51,7 +52,10 @@ class Month:
     resolved: dict[str, tuple[HoldStatus, datetime]] = field(default_factory=dict)  # of the last 24 h, oldest first
 
     def uses_of(self, key_id: str) -> tuple[Use, Use]:
-        return self.account, self.keys.setdefault(key_id, Use())
+        use = self.keys.get(key_id)
+        if use is None:
+            use = self.keys[key_id] = Use()
+        return self.account, use
 
 
 class Ledger(Aggregate):
@@ -177,6 +181,7 @@ class Ledger(Aggregate):
         return ledger
 
     @staticmethod
+    @lru_cache(maxsize=10_000)
     def id_of(account: UUID, month: str) -> UUID:
         return uuid5(account, month)
 
@@ -288,10 +293,9 @@ class Ledger(Aggregate):
             use.held -= hold.tokens
         resolved = self.book.resolved
         resolved[hold_id] = (status, moment)
-        for oldest in itertools.takewhile(
-            lambda id: moment - resolved[id][1] > REMEMBERED, list(itertools.islice(resolved, 2))
-        ):
-            del resolved[oldest]
+        for oldest in list(itertools.islice(resolved, 2)):
+            if moment - resolved[oldest][1] > REMEMBERED:
+                del resolved[oldest]
 
 
 class BudgetExceeded(Refused):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID, uuid4
@@ -138,6 +139,7 @@ class ClaimedRecorder(SQLiteApplicationRecorder):
     """
 
     token = ""
+    convert_originator_id = staticmethod(lru_cache(maxsize=10_000)(UUID))  # few aggregates make most of a log
 
     def construct_create_table_statements(self) -> list[str]:
         table = "CREATE TABLE IF NOT EXISTS writer (id INTEGER PRIMARY KEY CHECK (id = 1), token TEXT, commits INTEGER)"

@@ -6,6 +6,7 @@ The file may be deleted at any time, and is passed over when its `FORM` is not o
 from __future__ import annotations
 
 import os
+from datetime import date
 from pathlib import Path
 from uuid import UUID
 
@@ -29,7 +30,7 @@ class _Table(msgspec.Struct, array_like=True):
 
 class _Books(msgspec.Struct, array_like=True):
     months: list[tuple[UUID, int, Month]]  # a Ledger's id, version, book
-    spend: dict[str, dict[str, int]]
+    spend: dict[date, dict[str, int]]
     repeats: list[tuple[UUID, int, Attempt]]
 
 
