@@ -12,14 +12,14 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID, uuid4
 
 import orjson
 from eventsourcing.application import Application
 from eventsourcing.domain import Aggregate, DomainEventProtocol
 from eventsourcing.persistence import IntegrityError, JSONTranscoder, PersistenceError, StoredEvent
-from eventsourcing.sqlite import SQLiteApplicationRecorder, SQLiteCursor
+from eventsourcing.sqlite import SQLiteApplicationRecorder
 from eventsourcing.utils import Environment, EnvType
 
 A = TypeVar("A", bound=Aggregate)
@@ -56,11 +56,15 @@ class EventStore(Application[UUID]):
         """
         try:
             stored = [self.mapper.to_stored_event(event) for event in events]
-            return list(self.recorder.insert_events(stored) or ())
-        except IntegrityError as error:
+            return list(self.recorder.insert_events(stored))
+        except (IntegrityError, sqlite3.IntegrityError) as error:
             raise EventStoreConflict("Another writer is at work on the event store; nothing was stored.") from error
         except STORE_FAULTS as error:
             _raise_unavailable(error)
+
+    def close(self) -> None:
+        self.recorder.close()
+        super().close()
 
     def load(self, kind: type[A], id: UUID) -> A:
         """The aggregate as its stored events make it. It must exist: an unknown id is a bug of the caller."""
@@ -139,6 +143,7 @@ class ClaimedRecorder(SQLiteApplicationRecorder):
     """
 
     token = ""
+    writing: sqlite3.Connection | None = None
     convert_originator_id = staticmethod(lru_cache(maxsize=10_000)(UUID))  # few aggregates make most of a log
 
     def construct_create_table_statements(self) -> list[str]:
@@ -146,15 +151,32 @@ class ClaimedRecorder(SQLiteApplicationRecorder):
         return [*super().construct_create_table_statements(), table]
 
     def claim(self, token: str) -> None:
-        with self.datastore.transaction(commit=True) as cursor:
-            cursor.execute("INSERT OR REPLACE INTO writer VALUES (1, ?, 0)", [token])
+        """Commits then go over a connection of their own: to take one from the library's pool, through its layers of
+        transaction, costs more than all that SQLite does.
+        """
+        self.close()
+        path = self.datastore.pool.db_name
+        self.writing = sqlite3.connect(path, LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        self.writing.execute("INSERT OR REPLACE INTO writer VALUES (1, ?, 0)", [token])
         self.token = token
 
-    def _insert_events(self, c: SQLiteCursor, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Any:
-        c.execute("UPDATE writer SET commits = commits + 1 WHERE token = ? RETURNING commits", [self.token])
-        if c.fetchone() is None:
-            raise IntegrityError("the store is claimed by another writer, or by none")
-        return super()._insert_events(c, stored_events, **kwargs)
+    def insert_events(self, stored_events: Sequence[StoredEvent], **kwargs: Any) -> Sequence[int]:
+        if self.writing is None:
+            raise IntegrityError("the store is not claimed")
+        execute = self.writing.execute
+        with self.writing:
+            execute("BEGIN IMMEDIATE")
+            if not execute("UPDATE writer SET commits = commits + 1 WHERE token = ?", [self.token]).rowcount:
+                raise IntegrityError("the store is claimed by another writer")
+            return [execute(self.insert_events_statement, _row(event)).lastrowid or 0 for event in stored_events]
+
+    def close(self) -> None:
+        if self.writing is not None:
+            self.writing.close()
+
+
+def _row(event: StoredEvent) -> tuple[str, int, str, bytes]:
+    return cast(UUID, event.originator_id).hex, event.originator_version, event.topic, event.state
 
 
 def open_event_store(path: Path) -> EventStore:

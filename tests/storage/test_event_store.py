@@ -11,8 +11,7 @@ from acs.storage.event_store import EventStoreConflict, EventStoreUnavailable, o
 
 def limit_pages(store, pages):
     """SQLite's own way of running out of room."""
-    with store.factory.datastore.transaction(commit=False) as cursor:
-        cursor.execute(f"PRAGMA max_page_count = {pages}")
+    store.recorder.writing.execute(f"PRAGMA max_page_count = {pages}")
 
 
 def fill(store):
@@ -132,6 +131,11 @@ def test_a_writer_whose_claim_another_has_taken_commits_nothing_more_not_even_ab
     second.save(account("Eve"))
     assert [event.name for _, event in second.read_log(0)] == ["Ada", "Eve"]
     second.close()
+
+
+def test_a_commit_is_synchronised_in_full(store):
+    assert store.recorder.writing.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert store.recorder.writing.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_reader_claims_nothing_and_can_write_nothing(store, path):
