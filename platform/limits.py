@@ -42,6 +42,9 @@ class Limits:
     kept_answer_bytes: int = _limit(16_777_216, "size up to which an answer is kept for its Idempotency-Key")
     owner_lease_s: float = _limit(10, "time after which a vanished API server's requests are given up")
     settle_s: float = _limit(10, "time a whole answer waits until its charge is on disk; beyond: 500")
+    query_s: float = _limit(60, "acs query; beyond: stopped")
+    query_memory_bytes: int = _limit(1_000_000_000, "acs query, in memory; beyond: stopped")
+    query_result_bytes: int = _limit(1_000_000_000, "acs query, of its result; beyond: stopped")
     key_lease_s: float = _limit(3, "age at which an ingress stops trusting its copy of the keys")
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -85,6 +86,9 @@ class History:
         self._open.append((ledger, hold_id))
         return hold_id
 
+    def quote(self) -> Quote:
+        return Quote(self.chance.randint(1, 900), self.chance.randint(1, 4), self.chance.randint(1, 64))
+
     def end(self, which: int = -1) -> None:
         """An open Hold settles, fails or is lost; sometimes an ended one is asked to end again."""
         ledger, hold_id = self._open.pop(which)
@@ -136,16 +140,17 @@ class History:
                 self.account(name)
         for _ in range(holds):
             account = self.chance.choice(self.accounts)
-            quote = Quote(self.chance.randint(1, 900), self.chance.randint(1, 4), self.chance.randint(1, 64))
             key = self.chance.choice(self.keys[account.id])
-            self.place(account, key, quote, model=self.chance.choice(("toy", "large")), user="someone")
+            self.place(account, key, self.quote(), model=self.chance.choice(("toy", "large")), user="someone")
             if len(self._open) > self.running:
                 self.end(self.chance.randrange(len(self._open)))
             if self.chance.random() < 0.01:
                 self.change_something()
 
     def keep(self, *aggregates: Account | ApiKey | Ledger | PlatformSettings) -> None:
-        self.events += [event for aggregate in aggregates for event in aggregate.collect_events()]
+        """Its events are of this moment."""
+        for aggregate in aggregates:
+            self.events += [dataclasses.replace(event, timestamp=self.now) for event in aggregate.collect_events()]
 
     def store(self, store: EventStore) -> int:
         """Appends what has happened; how many events it was. The store is claimed already."""

@@ -1,4 +1,4 @@
-"""The operator's side of the admin socket: one question, one answer, or one sentence that says why not."""
+"""The operator's side of the server's sockets: one question, one answer, or one sentence that says why not."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 from acs.platform.cli.errors import CommandFailed
@@ -14,7 +15,7 @@ from acs.platform.settings import Settings
 from acs.platform.unix_socket import short_address
 
 ANSWER_TIMEOUT_S = 60  # a change is answered when every ingress knows it: seconds at most
-RESTART_S = 5  # how long a ledger that is coming back is waited for
+RESTART_S = 5  # how long a part of the server that is coming back is waited for
 RETRY_PAUSE_S = 0.1
 NOT_TWICE = ("account.create", "key.create")
 
@@ -26,9 +27,19 @@ def ask(command: str, **fields: str) -> Any:
     from doing it once.
     """
     settings = Settings.from_environ()
+    return _ask(settings, settings.admin_socket, command, fields)
+
+
+def ask_views(command: str, **fields: str) -> Any:
+    """What the views answer, in the same way."""
+    settings = Settings.from_environ()
+    return _ask(settings, settings.views_socket, command, fields)
+
+
+def _ask(settings: Settings, door: Path, command: str, fields: dict[str, str]) -> Any:
     question = json.dumps({"do": command, **fields}).encode() + b"\n"
     give_up_at = time.monotonic() + RESTART_S
-    while (line := _exchange(_connect(settings, give_up_at), question)) is None:
+    while (line := _exchange(_connect(settings, door, give_up_at), question)) is None:
         if command in NOT_TWICE or time.monotonic() >= give_up_at:
             raise CommandFailed("The server went away before it answered; list to see whether the command was done.")
     answer = json.loads(line)
@@ -38,7 +49,7 @@ def ask(command: str, **fields: str) -> Any:
 
 
 def _exchange(connection: socket.socket, question: bytes) -> bytes | None:
-    """None when the ledger died in between."""
+    """None when who was asked died in between."""
     try:
         with connection, connection.makefile("rb") as answers:
             connection.sendall(question)
@@ -50,18 +61,18 @@ def _exchange(connection: socket.socket, question: bytes) -> bytes | None:
     return line if line.endswith(b"\n") else None
 
 
-def _connect(settings: Settings, give_up_at: float) -> socket.socket:
-    """Waits until `give_up_at` while a server runs whose ledger is not there. Raises CommandFailed."""
+def _connect(settings: Settings, door: Path, give_up_at: float) -> socket.socket:
+    """Waits until `give_up_at` while a server runs and nobody is at its door. Raises CommandFailed."""
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(ANSWER_TIMEOUT_S)
         try:
-            with short_address(settings.admin_socket) as address:
+            with short_address(door) as address:
                 connection.connect(address)
             return connection
         except (FileNotFoundError, ConnectionRefusedError):
             connection.close()
-            if not _server_runs(settings):
+            if not server_runs(settings):
                 raise CommandFailed(
                     f"No server runs on {settings.data}: start one with `make serve`, "
                     "or set ACS_DATA to the data folder of the one that runs."
@@ -71,11 +82,11 @@ def _connect(settings: Settings, give_up_at: float) -> socket.socket:
             time.sleep(RETRY_PAUSE_S)
         except OSError as error:
             connection.close()
-            raise CommandFailed(f"{settings.admin_socket} cannot be opened: {error.strerror}.") from None
+            raise CommandFailed(f"{door} cannot be opened: {error.strerror}.") from None
 
 
-def _server_runs(settings: Settings) -> bool:
-    """Whether a server holds the lock of the data folder: its socket may be away while the ledger comes back.
+def server_runs(settings: Settings) -> bool:
+    """Whether a server holds the lock of the data folder: its socket may be away while a part comes back.
 
     The lock is touched only when the process named in it lives, so as not to be in the way of one that starts.
     """

@@ -7,11 +7,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from acs.platform.cli import account, budget, key, limits, model, serve
+from acs.platform.cli import account, budget, events, export, key, limits, model, query, serve, usage, verify
 from acs.platform.cli.errors import CommandFailed
 from acs.platform.settings import SettingsError
 
-WORDS = (serve, account, key, budget, model, limits)
+WORDS = (serve, account, key, budget, usage, events, query, export, verify, model, limits)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

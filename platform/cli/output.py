@@ -13,16 +13,21 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def print_json(answer: Any) -> None:
-    print(json.dumps(answer, ensure_ascii=False))
+    print(to_json(answer))
+
+
+def to_json(answer: Any) -> str:
+    return json.dumps(answer, ensure_ascii=False)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    print_cells([[column.upper().replace("_", " ") for column in columns], *rows])
+
+
+def print_cells(rows: Sequence[Sequence[Any]]) -> None:
     """Columns as wide as their widest cell; the last one is not padded."""
-    cells = [
-        [column.upper().replace("_", " ") for column in columns],
-        *([_shown(cell) for cell in row] for row in rows),
-    ]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
+    cells = [[_shown(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 

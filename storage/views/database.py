@@ -9,17 +9,19 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
-from acs.storage.event_store import EventStore
+from acs.storage.event_store import EventStore, happened_at
 from acs.storage.views.kinds import KINDS
 from acs.storage.views.schema import FOLDS, fingerprint, make_tables
 
@@ -52,9 +54,13 @@ class ViewsDatabase:
             self._connection.execute(f"CREATE TEMP VIEW {name} AS {select}")
         self.position: int = self.read("SELECT position FROM projection")[0]["position"]  # of the last event folded
 
-    def catch_up(self, batch: int = BATCH_EVENTS) -> int:
-        """Folds up to `batch` events that the views have not seen; how many there were."""
+    def catch_up(self, batch: int = BATCH_EVENTS, until: datetime | None = None) -> int:
+        """Folds up to `batch` events that the views have not seen, none from the first on that happened after `until`;
+        how many there were.
+        """
         stored = self._store.read_stored(self.position, batch)
+        if until is not None:
+            stored = list(itertools.takewhile(lambda row: happened_at(row[3]) <= until, stored))
         if stored:
             self.fold(stored)
         return len(stored)

@@ -17,6 +17,11 @@ FOLDS = [
     (HERE / "fold" / f"{name}.sql").read_text(encoding="utf-8")
     for name in ("accounts", "keys", "platform_settings", "ledgers", "holds", "late_settlements")
 ]
+# What people ask; the rest is parts of these, or about the views themselves.
+TABLES = (
+    *("accounts", "keys", "platform_settings", "ledgers", "key_ledgers", "daily_usage"),
+    *("holds", "charges", "requests", "late_settlements"),
+)
 
 
 def make_tables(connection: Any) -> None:

@@ -19,7 +19,7 @@ SELECT
     coalesce(charged_pico_usd, 0) AS charged_pico_usd
 FROM accounts LEFT JOIN ledgers ON ledgers.account_id = accounts.account_id AND ledgers.month = $month
 WHERE coalesce(accounts.account_id = $account_id, true)
-ORDER BY created_at, accounts.account_id
+ORDER BY created_at, accounts.rowid
 """
 
 # Every key that could be used now, and those that were used in the month.
@@ -41,7 +41,7 @@ LEFT JOIN (
     GROUP BY ALL
 ) USING (key_id)
 WHERE keys.account_id = $account_id AND (state <> 'revoked' OR key_ledgers.key_id IS NOT NULL)
-ORDER BY keys.created_at, key_id
+ORDER BY keys.created_at, keys.rowid
 """
 
 BY_MODEL = """

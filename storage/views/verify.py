@@ -53,10 +53,7 @@ class Difference:
 
 
 def differences(store: EventStore, views: ViewsDatabase) -> Iterator[Difference]:
-    """All of them. `views` is nobody else's and stays where it is: later events are left out.
-
-    Raises what an aggregate raises at an event that cannot follow the ones before it.
-    """
+    """All of them. `views` is nobody else's and stays where it is: later events are left out. Raises BrokenLog."""
     with views.cursor() as cursor:
         expected = _replayed(store, views.position)
         while page := list(itertools.islice(expected, PAGE_ROWS)):
@@ -104,17 +101,27 @@ def _replayed(store: EventStore, until: int) -> Iterator[tuple[str, Row]]:
             break
         aggregate = aggregates.get(event.originator_id)
         match event:
-            case Ledger.HoldSettled() | Ledger.HoldReleased() | Ledger.HoldExpired():
-                hold, charged = aggregate.book.holds[event.hold_id], aggregate.book.account.charged
-                event.mutate(aggregate)
+            case Ledger.HoldSettled() | Ledger.HoldReleased() | Ledger.HoldExpired() if aggregate is not None:
+                hold, charged = aggregate.book.holds.get(event.hold_id), aggregate.book.account.charged
+                _follow(position, event, aggregate)
                 yield "holds", _ended(aggregate, event, hold, aggregate.book.account.charged - charged)
-            case Ledger.LateSettlementNoted():
-                event.mutate(aggregate)
+            case Ledger.LateSettlementNoted() if aggregate is not None:
+                _follow(position, event, aggregate)
                 yield "late_settlements", _late(aggregate, event)
             case _:
-                aggregates[event.originator_id] = event.mutate(aggregate)
+                aggregates[event.originator_id] = _follow(position, event, aggregate)
     for aggregate in aggregates.values():
         yield from _rows_of(aggregate)
+
+
+def _follow(position: int, event: Any, aggregate: Any) -> Any:
+    """The aggregate as the event leaves it."""
+    try:
+        return event.mutate(aggregate)
+    except Exception as error:
+        raise BrokenLog(
+            f"Event {position:,}, {type(event).__qualname__}, cannot follow those before it ({type(error).__name__})."
+        ) from error
 
 
 def _ended(ledger: Ledger, event: Any, hold: Hold, charged_tokens: int) -> Row:
@@ -190,3 +197,7 @@ def _rows_of(aggregate: Any) -> Iterator[tuple[str, Row]]:
 
 def _utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(tzinfo=None)
+
+
+class BrokenLog(Exception):
+    """The store has an event that its aggregate cannot have made."""
