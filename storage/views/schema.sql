@@ -12,7 +12,7 @@ CREATE TABLE accounts ( -- whose keys, tokens and work these are
     account_id VARCHAR NOT NULL, -- acct_…
     name VARCHAR NOT NULL,
     email VARCHAR NOT NULL,
-    state VARCHAR NOT NULL, -- active | suspended
+    state VARCHAR NOT NULL, -- active or suspended
     budget_tokens BIGINT, -- standing, for a calendar month; null: unlimited
     spend_limit_micro_usd BIGINT, -- for a UTC day; null: none
     created_at TIMESTAMP NOT NULL,
@@ -23,7 +23,7 @@ CREATE TABLE keys ( -- API keys, without their secrets
     account_id VARCHAR NOT NULL,
     name VARCHAR NOT NULL,
     prefix VARCHAR NOT NULL, -- the first characters of the secret, to tell keys apart
-    state VARCHAR NOT NULL, -- active | disabled | revoked
+    state VARCHAR NOT NULL, -- active, disabled or revoked
     budget_tokens BIGINT, -- standing, for a calendar month; null: only the account's own
     created_at TIMESTAMP NOT NULL,
 );
@@ -69,8 +69,8 @@ CREATE TABLE daily_usage ( -- what ended requests used, by the UTC day on which 
 CREATE TABLE late_settlements ( -- attempts to end a Hold that had ended otherwise: recorded, never applied
     hold_id VARCHAR NOT NULL,
     account_id VARCHAR NOT NULL,
-    resolved_as VARCHAR NOT NULL, -- what stands: settled | released | expired
-    asked_as VARCHAR NOT NULL, -- settled | released
+    resolved_as VARCHAR NOT NULL, -- what stands: settled, released or expired
+    asked_as VARCHAR NOT NULL, -- settled or released
     prompt_tokens BIGINT NOT NULL, -- that would have been charged
     completion_tokens BIGINT NOT NULL, -- that would have been charged
     noted_at TIMESTAMP NOT NULL,
@@ -113,11 +113,11 @@ CREATE VIEW holds AS SELECT -- the most each request could cost, set aside befor
     key_id,
     request_id, -- X-Request-Id, the client's or ours: a label, may repeat
     model, -- id in the catalogue
-    kind, -- completion | job | harvest | branch
+    kind, -- completion, job, harvest or branch
     owner, -- the ingress, Job, harvest or Loom whose end ends it
-    user_label, -- the request's field `user`
+    user_label, -- the field user of the request
     month, -- whose ledger it counts in, as 2026-11
-    coalesce(status, 'open') AS status, -- open | settled | released | expired
+    coalesce(status, 'open') AS status, -- open, settled, released or expired
     choices, -- prompts × n
     max_tokens, -- of one choice
     held_prompt_tokens, -- each prompt once
@@ -159,13 +159,13 @@ CREATE VIEW requests AS SELECT -- what was asked and how it ended, without any t
     account_id,
     key_id,
     model, -- id in the catalogue
-    kind, -- completion | job | harvest | branch
-    user_label, -- the request's field `user`
+    kind, -- completion, job, harvest or branch
+    user_label, -- the field user of the request
     choices, -- prompts × n
     max_tokens, -- of one choice, as it was held
     held_prompt_tokens AS prompt_tokens,
     charged_completion_tokens AS completion_tokens, -- 0 unless settled
-    status AS hold_status, -- open (running) | settled | released | expired
+    status AS hold_status, -- open (running), settled, released or expired
     http_status, -- what the client was answered; null: it had gone, or it runs
     release_reason AS error_code, -- of one that failed
     placed_at AS started_at,

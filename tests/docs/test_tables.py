@@ -16,7 +16,7 @@ from acs.platform.limits import Limits
 from acs.platform.settings import SHIPPED_CATALOGUES
 from acs.platform.tokenizer import ModelTokenizer
 from acs.serve_apps.inference.fake_engine import FakeEngine
-from docs import pages
+from docs import pages, views_table
 
 COMPLETIONS = pages.ROOT / "docs" / "completions.md"
 ERRORS = pages.ROOT / "docs" / "errors.md"
@@ -101,3 +101,10 @@ def test_every_error_is_listed_with_its_status_headers_and_whether_it_is_retryab
 
 def test_the_limits_are_listed_with_their_defaults() -> None:
     assert pages.table(ERRORS, "limit") == [[name, f"{value:,}", meaning] for name, value, meaning in Limits().table()]
+
+
+def test_the_tables_of_the_views_are_listed_with_the_comments_of_their_schema() -> None:
+    listed = [
+        [cell.replace("`", "") for cell in row] for row in pages.table(pages.ROOT / "docs" / "tables.md", "table")
+    ]
+    assert listed == [[cell.replace("`", "") for cell in row] for row in views_table.rows()]
