@@ -22,6 +22,7 @@ soak: setup
 bench: setup
 	$(BIN)/python benchmarks/completions.py
 	$(BIN)/python benchmarks/whole_vocabulary.py
+	$(BIN)/python benchmarks/views.py
 
 setup:
 	@scripts/setup
