@@ -10,7 +10,9 @@ from acs.events.api_key import ApiKey
 from acs.events.ids import ACCOUNT, KEY, show
 from acs.events.ledger import Ledger
 
-HIDDEN = frozenset({"originator_id", "originator_version", "originator_topic", "timestamp", "digest"})
+LIBRARYS = ("originator_id", "originator_version", "originator_topic", "timestamp")
+SECRETS = ("digest", "key_digest", "request_sha256")  # a short text can be guessed from its digest
+HIDDEN = frozenset({*LIBRARYS, *SECRETS})
 
 
 class EventLines:

@@ -22,6 +22,7 @@ from acs.events.ledger import Ledger
 from acs.events.platform_settings import PlatformSettings
 from acs.storage.event_store import EventStore
 from acs.storage.views.database import ViewsDatabase
+from acs.storage.views.kinds import KINDS
 
 PAGE_ROWS = 10_000  # handed to DuckDB at once
 Row = dict[str, Any]
@@ -99,6 +100,8 @@ def _replayed(store: EventStore, until: int) -> Iterator[tuple[str, Row]]:
     for position, event in store.read_log(0):
         if position > until:
             break
+        if event.TOPIC not in KINDS:  # what the views have nothing of
+            continue
         aggregate = aggregates.get(event.originator_id)
         match event:
             case Ledger.HoldSettled() | Ledger.HoldReleased() | Ledger.HoldExpired() if aggregate is not None:
