@@ -1,7 +1,8 @@
 """What may go wrong, said once: each error's status, code, retry headers, and whether Inference caused it.
 
     ApiError
-    ├── BadJson, InvalidRequest, DeadlineInfeasible, ModelNotFound, ContextLengthExceeded      400
+    ├── BadJson, InvalidRequest, DeadlineInfeasible, ModelNotFound, ContextLengthExceeded,
+    │   HarvestUnsupported                                                                    400
     ├── AuthenticationError                                                                   401
     │   └── MissingAuthorization, InvalidApiKey, KeyRevoked, KeyDisabled, AccountSuspended
     ├── NotFound 404, MethodNotAllowed 405, RequestTooLarge 413
@@ -89,6 +90,10 @@ class ModelNotFound(ApiError):
 
 class ContextLengthExceeded(ApiError):
     status, code = 400, "context_length_exceeded"
+
+
+class HarvestUnsupported(ApiError):
+    status, code = 400, "harvest_unsupported"
 
 
 class AuthenticationError(ApiError):

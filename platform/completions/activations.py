@@ -55,24 +55,29 @@ ResidualStream = Annotated[
 
 def _values(value: Any, info: ValidationInfo) -> np.ndarray:
     """float32 [layers, hidden] or [layers, positions, hidden], finite, of an envelope or of nested lists."""
-    limit = limits_of(info).steering_bytes
+    values = finite_float32(value, limits_of(info).steering_bytes)
+    if values.ndim not in (2, 3) or not values.size:
+        shape = list(values.shape)
+        raise PydanticCustomError(
+            OURS, "has the shape {shape}; it must be [layers, hidden] or [layers, positions, hidden]", {"shape": shape}
+        )
+    return values
+
+
+def finite_float32(value: Any, max_bytes: int) -> np.ndarray:
+    """The tensor of an envelope or of nested lists. Raises PydanticCustomError."""
     if isinstance(value, dict):
         unknown = value.keys() - {"data", "dtype", "original_dtype", "shape", "compression"}
         if unknown:
             raise PydanticCustomError(OURS, "is an envelope with the key {key}", {"key": min(unknown)[:100]})
         try:
-            values = tensors.decode(value, limit)
+            values = tensors.decode(value, max_bytes)
         except ValueError as error:
             raise PydanticCustomError(OURS, "{fault}", {"fault": str(error)}) from None
     elif isinstance(value, list):
         values = _of_lists(value)
     else:
         raise PydanticCustomError(OURS, "must be nested lists of numbers, or an envelope")
-    if values.ndim not in (2, 3) or not values.size:
-        shape = list(values.shape)
-        raise PydanticCustomError(
-            OURS, "has the shape {shape}; it must be [layers, hidden] or [layers, positions, hidden]", {"shape": shape}
-        )
     with np.errstate(over="ignore"):
         values = values.astype("<f4")
     if not np.isfinite(values).all():

@@ -1,0 +1,39 @@
+"""What of a harvest's plan is kept as a blob: whoever goes on with it after a crash decides nothing anew."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from acs.platform.harvests.plan import HarvestPlan
+
+
+class StoredPlan(msgspec.Struct, array_like=True, frozen=True):
+    """`ids`: little-endian int32 of all prompts, one after another; `directions`: float32 [n, hidden]."""
+
+    lengths: list[int]
+    ids: bytes
+    cuts: list[int]
+    directions: bytes | None
+
+    def prompts(self, first: int, end: int) -> list[list[int]]:
+        """Those from `first` to before `end`."""
+        start = sum(self.lengths[:first])
+        found = []
+        for length in self.lengths[first:end]:
+            found.append(np.frombuffer(self.ids, "<i4", length, start * 4).tolist())
+            start += length
+        return found
+
+
+_decoder = msgspec.msgpack.Decoder(StoredPlan)
+
+
+def encode(plan: HarvestPlan) -> bytes:
+    ids = np.fromiter((id for prompt in plan.prompts for id in prompt), "<i4", plan.n_tokens)
+    directions = None if plan.directions is None else plan.directions.tobytes()
+    return msgspec.msgpack.encode(StoredPlan([*map(len, plan.prompts)], ids.tobytes(), plan.cuts, directions))
+
+
+def decode(data: bytes) -> StoredPlan:
+    return _decoder.decode(data)
