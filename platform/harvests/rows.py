@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from acs.platform.inference.contract import Captured
 
-def bits_of(data: bytes, dtype: str, shape: tuple[int, int, int]) -> NDArray[Any]:
+
+def bits_of(piece: Captured) -> NDArray[Any]:
     """[layers, positions, hidden] as the engine sent it: float32, or uint16 that are the bits of bfloat16."""
-    return np.frombuffer(data, {"float32": "<f4", "bfloat16": "<u2"}[dtype]).reshape(shape)
+    return np.frombuffer(piece.data, {"float32": "<f4", "bfloat16": "<u2"}[piece.dtype]).reshape(piece.shape)
 
 
 def kept(values: NDArray[Any], positions: str, directions: NDArray[np.float32] | None) -> NDArray[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from acs.platform.harvests.plan import HarvestPlan
 
@@ -15,6 +16,14 @@ class StoredPlan(msgspec.Struct, array_like=True, frozen=True):
     ids: bytes
     cuts: list[int]
     directions: bytes | None
+    n_directions: int
+
+    @property
+    def direction_rows(self) -> NDArray[np.float32] | None:
+        """[directions, hidden]"""
+        if self.directions is None:
+            return None
+        return np.frombuffer(self.directions, "<f4").reshape(self.n_directions, -1)
 
     def prompts(self, first: int, end: int) -> list[list[int]]:
         """Those from `first` to before `end`."""
@@ -31,8 +40,9 @@ _decoder = msgspec.msgpack.Decoder(StoredPlan)
 
 def encode(plan: HarvestPlan) -> bytes:
     ids = np.fromiter((id for prompt in plan.prompts for id in prompt), "<i4", plan.n_tokens)
-    directions = None if plan.directions is None else plan.directions.tobytes()
-    return msgspec.msgpack.encode(StoredPlan([*map(len, plan.prompts)], ids.tobytes(), plan.cuts, directions))
+    given = plan.directions
+    directions = (None, 0) if given is None else (given.tobytes(), len(given))
+    return msgspec.msgpack.encode(StoredPlan([*map(len, plan.prompts)], ids.tobytes(), plan.cuts, *directions))
 
 
 def decode(data: bytes) -> StoredPlan:

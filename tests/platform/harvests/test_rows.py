@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from acs.platform.harvests.rows import bits_of, kept
+from acs.platform.inference.contract import Captured
 
 STREAM = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 BFLOAT16 = (STREAM.view(np.uint32) >> 16).astype(np.uint16)  # small whole numbers lose nothing
@@ -33,5 +34,5 @@ def test_a_mean_is_rounded_once():
 
 
 def test_what_the_engine_sends_is_read_in_its_own_dtype():
-    assert bits_of(STREAM.tobytes(), "float32", (2, 3, 4)).dtype == np.float32
-    np.testing.assert_array_equal(bits_of(BFLOAT16.tobytes(), "bfloat16", (2, 3, 4)), BFLOAT16)
+    assert bits_of(Captured(0, (2, 3, 4), "float32", STREAM.tobytes())).dtype == np.float32
+    np.testing.assert_array_equal(bits_of(Captured(0, (2, 3, 4), "bfloat16", BFLOAT16.tobytes())), BFLOAT16)

@@ -1,0 +1,83 @@
+"""Reads the residual stream of a chunk of prompts: one request to the engine, tried again when that may help."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+
+from acs.platform.completions.charge import error_of
+from acs.platform.completions.inbox import Inbox
+from acs.platform.errors import InferenceError, InternalError, UpstreamDeadline
+from acs.platform.inference.contract import Captured, Delta, Engine, Failed, Generate, Sampling
+
+CHUNK_TOKENS = 2048  # of one request: enough to keep the engine busy, few enough to be read again without regret
+PAUSES_S = (0.5, 2.0, 8.0, 30.0, 60.0)  # before each further try; a replica that was killed is back within them
+DEADLINE_S = 600.0  # of one request
+
+
+def chunks(lengths: Sequence[int], most_tokens: int = CHUNK_TOKENS) -> list[range]:
+    """Prompts in their order, so many that a chunk has `most_tokens` at most; a longer prompt is a chunk by itself."""
+    found: list[range] = []
+    start = held = 0
+    for index, length in enumerate(lengths):
+        if index > start and held + length > most_tokens:
+            found.append(range(start, index))
+            start, held = index, 0
+        held += length
+    return [*found, range(start, len(lengths))]
+
+
+async def read(
+    engine: Engine, prompts: list[list[int]], layers: list[int], pauses_s: Sequence[float] = PAUSES_S
+) -> list[Captured]:
+    """The stream of each prompt at every position. Raises the contract's errors: those that say the same request may
+    succeed only when it did not, after all pauses.
+    """
+    for pause_s in pauses_s:
+        try:
+            return await _read_once(engine, prompts, layers)
+        except InferenceError as error:
+            if not error.retryable:
+                raise
+        await asyncio.sleep(pause_s)
+    return await _read_once(engine, prompts, layers)
+
+
+async def _read_once(engine: Engine, prompts: list[list[int]], layers: list[int]) -> list[Captured]:
+    sampling = Sampling(max_tokens=1, temperature=0.0)  # a token is made, and not looked at: its stream never is
+    request = Generate(f"hrv-{secrets.token_hex(8)}", prompts, 1, sampling, capture=layers)
+    inbox = Inbox()
+    engine.submit(request, inbox.put)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            found = await _gathered(inbox, len(prompts))
+    except TimeoutError:
+        engine.abort(request.request_id)
+        raise UpstreamDeadline(f"{sum(map(len, prompts))} tokens were not read within {DEADLINE_S:g} s.") from None
+    except asyncio.CancelledError:
+        engine.abort(request.request_id)
+        raise
+    return [_checked(found.get(index), ids, layers) for index, ids in enumerate(prompts)]
+
+
+async def _gathered(inbox: Inbox, unfinished: int) -> dict[int, Captured]:
+    """What was captured of each prompt, once all have ended."""
+    found: dict[int, Captured] = {}
+    while unfinished:
+        for piece in await inbox.take():
+            if isinstance(piece, Failed):
+                raise error_of(piece)
+            if isinstance(piece, Captured):
+                found[piece.index] = piece
+            elif isinstance(piece, Delta) and piece.finish_reason is not None:
+                unfinished -= 1
+    return found
+
+
+def _checked(piece: Captured | None, ids: list[int], layers: list[int]) -> Captured:
+    """Never fewer rows than tokens, nor more: a wrong row beside a right label would look as good as any."""
+    if piece is None or piece.shape[:2] != (len(layers), len(ids)):
+        shape = None if piece is None else piece.shape
+        raise InternalError(f"The engine captured {shape} of {len(layers)} Layers at {len(ids)} positions.")
+    return piece
