@@ -23,6 +23,7 @@ bench: setup
 	$(BIN)/python benchmarks/completions.py
 	$(BIN)/python benchmarks/whole_vocabulary.py
 	$(BIN)/python benchmarks/views.py
+	$(BIN)/python benchmarks/ledger.py
 
 setup:
 	@scripts/setup

@@ -36,7 +36,7 @@ class Rival:
         return found
 
     def cpu_s(self) -> dict[str, float]:
-        return {kind: sum(map(_cpu_s, pids)) for kind, pids in self.tree().items()}
+        return {kind: sum(map(cpu_s_of, pids)) for kind, pids in self.tree().items()}
 
     def memory_mb(self) -> dict[str, float]:
         """Proportional set size: shared pages are counted once."""
@@ -60,7 +60,7 @@ def _kind(command: str) -> str:
     return "python" if "python" in command.split(" ")[0] else command.split(" ")[0].rsplit("/", 1)[-1][:20]
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s_of(pid: int) -> float:
     try:
         parts = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except OSError:  # it has ended: what it used is lost to us
