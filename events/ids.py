@@ -7,7 +7,7 @@ import time
 from functools import lru_cache
 from uuid import UUID
 
-ACCOUNT, KEY, HOLD = "acct", "key", "hold"
+ACCOUNT, KEY, HOLD, JOB = "acct", "key", "hold", "job"
 
 
 def uuid7() -> UUID:
