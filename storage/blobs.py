@@ -11,10 +11,13 @@ import hashlib
 import os
 import secrets
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 HEX = frozenset("0123456789abcdef")
+PART_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,26 @@ class Blobs:
             raise BlobUnavailable(f"A blob cannot be written: {error.strerror}.") from error
         return Blob(address, len(data))
 
+    def put_parts(self, parts: Iterable[bytes]) -> Blob:
+        """Like `put` for what is too large to be held at once."""
+        draft = self._folder / "xx" / f".{secrets.token_hex(16)}"
+        digest, size = hashlib.sha256(), 0
+        try:
+            with _new(draft) as file:
+                for part in parts:
+                    file.write(part)
+                    digest.update(part)
+                    size += len(part)
+                _sync(file)
+            path = self._path(digest.hexdigest())
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            draft.replace(path)
+        except OSError as error:
+            raise BlobUnavailable(f"A blob cannot be written: {error.strerror}.") from error
+        finally:
+            draft.unlink(missing_ok=True)
+        return Blob(digest.hexdigest(), size)
+
     def get(self, address: str) -> bytes:
         """Raises BlobUnavailable, also for bytes that are not those of the address."""
         try:
@@ -51,6 +74,19 @@ class Blobs:
         if hashlib.sha256(data).hexdigest() != address:
             raise BlobUnavailable("A blob's bytes have changed since they were written.")
         return data
+
+    def parts(self, address: str) -> Iterator[bytes]:
+        """Like `get`, bit by bit: that the bytes have changed shows at the end only."""
+        digest = hashlib.sha256()
+        try:
+            with self._path(address).open("rb") as file:
+                while part := file.read(PART_BYTES):
+                    digest.update(part)
+                    yield part
+        except OSError as error:
+            raise BlobUnavailable(f"A blob cannot be read: {error.strerror}.") from error
+        if digest.hexdigest() != address:
+            raise BlobUnavailable("A blob's bytes have changed since they were written.")
 
     def erase(self, address: str) -> None:
         """One that is not there does nothing."""
@@ -72,16 +108,24 @@ class Blobs:
 
 def _write(path: Path, data: bytes) -> None:
     """Whole or not at all."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+        with _new(draft) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            _sync(file)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _new(path: Path) -> BinaryIO:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 class BlobUnavailable(Exception):

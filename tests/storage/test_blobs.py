@@ -31,6 +31,30 @@ def test_the_same_bytes_are_kept_once_for_their_owner_only(blobs, tmp_path):
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
 
+def test_what_is_put_in_parts_is_the_same_blob_and_can_be_got_in_parts(blobs, tmp_path):
+    blob = blobs.put_parts([b"an ", b"answer"])
+    assert blob == blobs.put(b"an answer")
+    assert len(files(tmp_path)) == 1
+    assert b"".join(blobs.parts(blob.sha256)) == b"an answer"
+
+
+def test_a_blob_whose_parts_stop_coming_is_none(blobs, tmp_path):
+    def broken():
+        yield b"an "
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError):
+        blobs.put_parts(broken())
+    assert files(tmp_path) == []
+
+
+def test_changed_bytes_show_at_the_end_of_their_parts(blobs, tmp_path):
+    blob = blobs.put(b"an answer")
+    files(tmp_path)[0].write_bytes(b"another one")
+    with pytest.raises(BlobUnavailable):
+        list(blobs.parts(blob.sha256))
+
+
 def test_bytes_that_have_changed_are_not_given_out(blobs, tmp_path):
     blob = blobs.put(b"an answer")
     files(tmp_path)[0].write_bytes(b"another one")
