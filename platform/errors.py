@@ -5,11 +5,11 @@
     │   HarvestUnsupported                                                                    400
     ├── AuthenticationError                                                                   401
     │   └── MissingAuthorization, InvalidApiKey, KeyRevoked, KeyDisabled, AccountSuspended
-    ├── NotFound 404, MethodNotAllowed 405, RequestTooLarge 413
+    ├── NotFound, JobNotFound 404, MethodNotAllowed 405, RequestTooLarge 413
     ├── AdmissionError             the ledger does not let the request in                     429
-    │   └── RateLimited, QueueFull, SpendCap, BudgetExceeded
+    │   └── RateLimited, QueueFull, SpendCap, BudgetExceeded, JobCapacity
     ├── Conflict                   409
-    │   └── Running, NoAnswer, IdempotencyConflict
+    │   └── Running, NoAnswer, IdempotencyConflict, JobEnded
     ├── InternalError                                                                         500
     ├── PartUnavailable            a part of the platform (ledger, views) is coming back      503
     └── InferenceError             carries `retryable`
@@ -124,6 +124,12 @@ class NotFound(ApiError):
     status, code = 404, None
 
 
+class JobNotFound(ApiError):
+    """Unknown, another account's, or kept no longer: nobody can tell which."""
+
+    status, code = 404, "job_not_found"
+
+
 class MethodNotAllowed(ApiError):
     status, code = 405, None
 
@@ -159,6 +165,10 @@ class BudgetExceeded(AdmissionError):
     code, should_retry = "budget_exceeded", False
 
 
+class JobCapacity(AdmissionError):
+    code, should_retry = "job_capacity", False
+
+
 class Conflict(ApiError):
     status = 409
     code: ClassVar[str | None] = None
@@ -177,6 +187,12 @@ class NoAnswer(Conflict):
 
 class IdempotencyConflict(Conflict):
     code = "idempotency_conflict"
+
+
+class JobEnded(Conflict):
+    """It cannot be cancelled any more; or it was cancelled, so that it has no result."""
+
+    should_retry = True
 
 
 class InternalError(ApiError):
@@ -243,7 +259,8 @@ class UpstreamDeadline(InferenceError):
 
 
 ADMISSION_ERRORS: dict[str | None, type[ApiError]] = {  # the codes that travel from the ledger to an ingress
-    cls.code: cls for cls in (RateLimited, QueueFull, SpendCap, BudgetExceeded, Running, NoAnswer, IdempotencyConflict)
+    cls.code: cls
+    for cls in (RateLimited, QueueFull, SpendCap, BudgetExceeded, JobCapacity, Running, NoAnswer, IdempotencyConflict)
 }
 INFERENCE_ERRORS: dict[str, type[InferenceError]] = {
     cls.code: cls  # the codes that travel from a replica to an ingress

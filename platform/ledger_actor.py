@@ -22,12 +22,14 @@ from acs.platform.ledger.commits import Commits
 from acs.platform.ledger.contract import KeyChanges
 from acs.platform.ledger.desk import Desk
 from acs.platform.ledger.front import Front
+from acs.platform.ledger.job_desk import JobDesk
+from acs.platform.ledger.job_runs import JobRuns
 from acs.platform.ledger.local_key import ensure_local_key
 from acs.platform.ledger.memory import Memory, recall
 from acs.platform.ledger.service import LedgerService
 from acs.platform.ledger.traffic import Traffic
 from acs.platform.settings import Settings
-from acs.platform.wiring import answers_of
+from acs.platform.wiring import answers_of, job_blobs_of
 from acs.storage.blobs import Blobs
 from acs.storage.event_store import open_event_store
 
@@ -111,22 +113,31 @@ class LedgerActor:
         writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
         slots = {model.id: model.slots for model in self._catalogue.values()}
         commits = Commits(memory.storing, writer, _end)
-        desk = Desk(memory, Traffic(limits, slots, clock), commits, lambda: datetime.now(UTC))
+        traffic = Traffic(limits, slots, clock)
+        desk = Desk(memory, traffic, commits, _now)
+        jobs = job_blobs_of(self._settings)
+        runs = JobRuns(desk, memory, traffic, commits, limits, clock, _now, jobs.erase)
+        job_desk = JobDesk(desk, runs, memory, traffic, commits, limits, _now, jobs.erase)
         service = LedgerService(Accounts(memory.store, memory.table), desk, writer, limits.key_lease_s, clock)
-        front = Front(desk, limits.owner_lease_s, clock)
+        front = Front(desk, job_desk, limits.owner_lease_s, clock)
         host = own_address()
         self._endpoint = host, await front.listen(host, self._secret), self._secret
         self._tending = asyncio.create_task(front.tend())
-        self._sweeping = asyncio.create_task(_sweep(answers_of(self._settings)))
+        self._sweeping = asyncio.create_task(_sweep(answers_of(self._settings), jobs))
         self._door = await admin.serve(door, service)
         return service
 
 
-async def _sweep(answers: Blobs) -> None:
-    """For ever: erase the answers that nobody can ask for again."""
+async def _sweep(*folders: Blobs) -> None:
+    """For ever: erase what nobody can ask for again."""
     while True:
-        await asyncio.to_thread(answers.sweep)
+        for blobs in folders:
+            await asyncio.to_thread(blobs.sweep)
         await asyncio.sleep(SWEEP_PAUSE_S)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _end(fault: Exception) -> None:

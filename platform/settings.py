@@ -78,6 +78,11 @@ class Settings:
         return self.data / "blobs" / "answers"
 
     @property
+    def jobs_dir(self) -> Path:
+        """Requests and results of Jobs."""
+        return self.data / "blobs" / "jobs"
+
+    @property
     def run_dir(self) -> Path:
         """Files of one run: tokens, HAProxy's configuration, logs. Nothing in it must outlive the server."""
         return self.data / "run"

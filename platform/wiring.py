@@ -28,6 +28,11 @@ def answers_of(settings: Settings) -> Blobs:
     return Blobs(settings.answers_dir, ANSWERS_KEPT_S)
 
 
+def job_blobs_of(settings: Settings) -> Blobs:
+    """Requests and results of Jobs. The ledger erases each in its time; what outlives that belongs to nothing."""
+    return Blobs(settings.jobs_dir, 2 * settings.limits.job_kept_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What the routes use. Tests build one with a FakeEngine; `acs.serve_apps.api.ingress` builds the real one."""
@@ -37,5 +42,6 @@ class Services:
     models: Mapping[str, ServedModel]
     ledger: LedgerClient
     answers: Blobs  # kept for those who send a request again
+    jobs: Blobs  # requests and results
     views: Views = field(default_factory=RemoteViews)
     whole_vocabulary: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WHOLE_VOCABULARY_AT_ONCE))

@@ -1,4 +1,4 @@
-"""Everything that Ray Serve runs: one application a model, then the API in front of them."""
+"""Everything that Ray Serve runs: one application a model, then the API and the runner of Jobs in front of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def deploy(settings: Settings, catalogue: Catalogue) -> None:
         for model in catalogue.values()
     ]
     serve.run_many(targets, wait_for_applications_running=True)
-    serve.run(_api_application(settings, catalogue, secret), name="api", route_prefix="/")
+    api = serve.RunTarget(_api_application(settings, catalogue, secret), name="api", route_prefix="/")
+    jobs = serve.RunTarget(_jobs_application(settings, catalogue, secret), name="jobs", route_prefix=None)
+    serve.run_many([api, jobs], wait_for_applications_running=True)
 
 
 def _model_application(model: Model, settings: Settings, secret: str) -> Any:
@@ -81,5 +83,21 @@ def _api_application(settings: Settings, catalogue: Catalogue, secret: str) -> A
         health_check_period_s=HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,
         graceful_shutdown_timeout_s=STOP_S,
+    )
+    return deployment.bind(settings, catalogue, secret)
+
+
+def _jobs_application(settings: Settings, catalogue: Catalogue, secret: str) -> Any:
+    from ray import serve
+
+    from acs.serve_apps.jobs.deployment import JobRunner
+
+    deployment = serve.deployment(JobRunner).options(
+        name="runner",
+        num_replicas=1,
+        ray_actor_options={"num_cpus": 0.5},
+        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        graceful_shutdown_timeout_s=0,  # what it runs is run again
     )
     return deployment.bind(settings, catalogue, secret)

@@ -175,7 +175,7 @@ def _stand_by(vital: list[processes.Process]) -> None:
 
 def _leave_cluster() -> None:
     for name in list(serve.status().applications):
-        if name == "api" or name.startswith("model-"):
+        if name in ("api", "jobs") or name.startswith("model-"):
             serve.delete(name, _blocking=False)
     os._exit(0)
 

@@ -16,13 +16,29 @@ from acs.platform.clock import Clock, MonotonicClock
 from acs.platform.ledger.accounts import Accounts
 from acs.platform.ledger.client import LedgerClient
 from acs.platform.ledger.commits import Commits
-from acs.platform.ledger.contract import Command
+from acs.platform.ledger.contract import RUNNER, Command
 from acs.platform.ledger.desk import Desk
+from acs.platform.ledger.job_contract import JobCommand, Work
+from acs.platform.ledger.job_desk import JobDesk
+from acs.platform.ledger.job_runs import JobRuns
 from acs.platform.ledger.memory import Memory, recall
 from acs.platform.ledger.service import LedgerService
 from acs.platform.ledger.traffic import Traffic
 from acs.platform.limits import Limits
+from acs.storage.blobs import Blobs
 from acs.storage.event_store import EventStore, EventStoreUnavailable, open_event_store
+
+
+class Line:
+    """A link without a socket."""
+
+    def __init__(self, ledger: LocalLedger, client: LedgerClient) -> None:
+        self._ledger = ledger
+        self._client = client
+
+    def send(self, command: Command | JobCommand) -> None:
+        desk: Any = self._ledger.job_desk if isinstance(command, JobCommand) else self._ledger.desk
+        desk.handle(self._client.owner, command, lambda reply: self._client.take([reply]))
 
 
 @dataclasses.dataclass
@@ -30,21 +46,27 @@ class LocalLedger:
     memory: Memory
     accounts: Accounts
     desk: Desk
+    job_desk: JobDesk
     traffic: Traffic
     writer: ThreadPoolExecutor
     failures: list[Exception]  # of commits
+    job_blobs: Blobs
 
     def client(self) -> LedgerClient:
         """As an ingress has one, linked without a socket."""
         client = LedgerClient(_nowhere)
-        desk = self.desk
-
-        class Link:
-            def send(self, command: Command) -> None:
-                desk.handle(client.owner, command, lambda reply: client.take([reply]))
-
-        client.attach(Link())
+        client.attach(Line(self, client))
         return client
+
+    def runner_client(self, on_work: Callable[[Work], None]) -> LedgerClient:
+        """As the runner of Jobs has one."""
+        client = LedgerClient(_nowhere, RUNNER, on_work)
+        self.link_runner(client)
+        return client
+
+    def link_runner(self, client: LedgerClient) -> None:
+        self.job_desk.runner_came(client.owner, lambda work: client.take([work]))
+        client.attach(Line(self, client))
 
     def commits_fail_after(self, count: int) -> None:
         """The next `count` batches are stored; what comes after them never is."""
@@ -104,10 +126,14 @@ def local_ledger(
     writer = ThreadPoolExecutor(max_workers=1)
     failures: list[Exception] = []
     commits = Commits(memory.storing, writer, failures.append)
-    traffic = Traffic(limits or Limits(), slots or {"toy": 1000}, clock or MonotonicClock())
+    limits, clock = limits or Limits(), clock or MonotonicClock()
+    traffic = Traffic(limits, slots or {"toy": 1000}, clock)
     desk = Desk(memory, traffic, commits, now)
+    jobs = Blobs(folder / "jobs", 1e6)
+    runs = JobRuns(desk, memory, traffic, commits, limits, clock, now, jobs.erase)
+    job_desk = JobDesk(desk, runs, memory, traffic, commits, limits, now, jobs.erase)
     try:
-        yield LocalLedger(memory, Accounts(store, memory.table), desk, traffic, writer, failures)
+        yield LocalLedger(memory, Accounts(store, memory.table), desk, job_desk, traffic, writer, failures, jobs)
     finally:
         writer.shutdown()
         store.close()

@@ -80,8 +80,8 @@ class CompletionRequest(Body):
         return self.n or 1
 
 
-def parse_completion(body: object, limits: Limits) -> CompletionRequest:
-    """The request that `body`, parsed JSON, asks for.
+def parse_completion(body: object, limits: Limits, *, streamable: bool = True) -> CompletionRequest:
+    """The request that `body`, parsed JSON, asks for. `streamable`: whether it may ask for a stream.
 
     Raises InvalidRequest for the first fault in the order of the fields above, unknown fields last; then
     DeadlineInfeasible.
@@ -95,7 +95,7 @@ def parse_completion(body: object, limits: Limits) -> CompletionRequest:
         faults = faults_of(error)
         request = _without(body, {fault.field for fault in faults}, limits)
     faulty = {fault.field for fault in faults}
-    faults += [fault for fault in _between_fields(request, limits) if fault.field not in faulty]
+    faults += [fault for fault in _between_fields(request, limits, streamable) if fault.field not in faulty]
     if faults:
         first = min(faults, key=lambda fault: _ORDER.get(fault.field, len(_ORDER)))
         raise InvalidRequest(f"{first.path} {first.message}.", param=first.path)
@@ -117,7 +117,7 @@ def _without(body: dict[str, Any], faulty: set[str], limits: Limits) -> Completi
     return CompletionRequest.model_validate({"model": "", "prompt": "-", **sound}, context=limits)
 
 
-def _between_fields(request: CompletionRequest, limits: Limits) -> list[Fault]:
+def _between_fields(request: CompletionRequest, limits: Limits, streamable: bool) -> list[Fault]:
     prompts, n = len(request.prompts), request.choices_per_prompt
     found: list[tuple[str, str]] = []  # (field, message)
     if prompts * n > limits.choices:
@@ -133,6 +133,8 @@ def _between_fields(request: CompletionRequest, limits: Limits) -> list[Fault]:
             found.append((name, f"is {wanted}; at most {limits.max_logprobs}"))
     if request.stream and request.prompt_logprobs is not None:
         found.append(("prompt_logprobs", "cannot be streamed; leave out stream"))
+    if request.stream and not streamable:
+        found.append(("stream", "must be false or left out: a Job has no stream"))
     if request.stream_options is not None and not request.stream:
         found.append(("stream_options", "needs stream to be true"))
     if request.min_tokens and request.max_tokens is not None and request.min_tokens > request.max_tokens:

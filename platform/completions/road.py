@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from types import TracebackType
+from typing import Protocol
 
 import orjson
 
@@ -20,13 +21,22 @@ from acs.platform.errors import (
 )
 from acs.platform.idempotency import Repeatable, Replayed, may_run_again
 from acs.platform.inference.contract import Delta, Failed, Piece
-from acs.platform.ledger.client import LedgerClient
-from acs.platform.ledger.contract import Caller, Granted, Kept, Reply, Resolved, Stored
+from acs.platform.ledger.contract import Caller, Granted, Kept, Open, Release, Reply, Resolved, Settle, Stored
 from acs.platform.limits import Limits
 
 ABORT_S = 5.0  # for the engine's last word on an aborted request
 
 _charging: set[asyncio.Task[Reply]] = set()  # of this process, whatever becomes of the requests they belong to
+
+
+class Holds(Protocol):
+    """What a run asks of the ledger; see `acs.platform.ledger.client.LedgerClient`."""
+
+    def open(self, order: Open) -> asyncio.Future[Reply]: ...
+
+    def resolve(self, command: Settle | Release) -> asyncio.Future[Reply]: ...
+
+    def withdraw(self, order: Open, reason: str) -> None: ...
 
 
 class Run:
@@ -45,7 +55,7 @@ class Run:
         self,
         caller: Caller,
         plan: Plan,
-        ledger: LedgerClient,
+        ledger: Holds,
         limits: Limits,
         request_id: str,
         repeatable: Repeatable | None = None,

@@ -13,12 +13,14 @@ from uuid import UUID
 import msgspec
 
 from acs.events.idempotency import Attempt, IdempotentRequest
+from acs.events.job import Job, JobRecord
 from acs.events.ledger import Ledger, Month
 from acs.platform.ledger.books import Books
+from acs.platform.ledger.jobs import Jobs
 from acs.platform.ledger.key_table import AccountRow, KeyRow, KeyTable
 from acs.platform.ledger.repeats import Repeats
 
-FORM = 2  # to be raised with every change of what a checkpoint holds or means
+FORM = 3  # to be raised with every change of what a checkpoint holds or means
 
 
 class _Table(msgspec.Struct, array_like=True):
@@ -32,6 +34,7 @@ class _Books(msgspec.Struct, array_like=True):
     months: list[tuple[UUID, int, Month]]  # a Ledger's id, version, book
     spend: dict[date, dict[str, int]]
     repeats: list[tuple[UUID, int, Attempt]]
+    jobs: list[tuple[UUID, int, JobRecord]]
 
 
 class _Checkpoint(msgspec.Struct, array_like=True):
@@ -51,11 +54,12 @@ class _Draft(msgspec.Struct, array_like=True):
 _decoder = msgspec.msgpack.Decoder(_Checkpoint)
 
 
-def encode_books(books: Books, repeats: Repeats) -> bytes:
+def encode_books(books: Books, repeats: Repeats, jobs: Jobs) -> bytes:
     """To be called between two commands; 50 ms for a million Holds of the last day."""
     months = [(ledger.id, ledger.version, ledger.book) for ledger in books.ledgers.values()]
     attempts = [(request.id, request.version, request.attempt) for request in repeats.requests.values()]
-    return msgspec.msgpack.encode(_Books(months, dict(books.spend.days), attempts))
+    records = [(job.id, job.version, job.record) for job in jobs.everything()]
+    return msgspec.msgpack.encode(_Books(months, dict(books.spend.days), attempts, records))
 
 
 def write(path: Path, position: int, table: KeyTable, books: bytes) -> None:
@@ -71,7 +75,7 @@ def write(path: Path, position: int, table: KeyTable, books: bytes) -> None:
     draft.replace(path)
 
 
-def read(path: Path, head: int, table: KeyTable, books: Books, repeats: Repeats) -> int:
+def read(path: Path, head: int, table: KeyTable, books: Books, repeats: Repeats, jobs: Jobs) -> int:
     """Fills what is empty; returns the position it is at. 0, and all left empty, when there is no checkpoint of our
     form, or when it is of a log that went further than `head`.
     """
@@ -89,4 +93,6 @@ def read(path: Path, head: int, table: KeyTable, books: Books, repeats: Repeats)
     books.spend.restore(found.books.spend)
     for id, version, attempt in found.books.repeats:
         repeats.keep(IdempotentRequest.restored(id, version, attempt))
+    for id, version, record in found.books.jobs:
+        jobs.keep(Job.restored(id, version, record))
     return found.position

@@ -18,7 +18,9 @@ from acs.platform import frames
 from acs.platform.errors import ADMISSION_ERRORS, ApiError, PartUnavailable
 from acs.platform.frames import FrameProtocol, Hello
 from acs.platform.key_book import refusal_of
+from acs.platform.ledger.asks import Asks
 from acs.platform.ledger.contract import (
+    INGRESS,
     Command,
     Granted,
     Open,
@@ -31,6 +33,7 @@ from acs.platform.ledger.contract import (
     Stored,
     Waiting,
 )
+from acs.platform.ledger.job_contract import JobCommand, JobReply, RunJob, StopJob, Work
 
 Endpoint = Callable[[], Awaitable[tuple[str, int, str]]]  # host, port, secret of the ledger that lives; raises
 
@@ -39,17 +42,24 @@ RETRY_PAUSE_S = 0.2
 PATIENCE_S = 3.0  # for the first answer to an Open; Ray has a killed ledger back in less
 
 log = logging.getLogger("ray.serve")
-_replies = msgspec.msgpack.Decoder(list[Reply])
+_replies = msgspec.msgpack.Decoder(list[Reply | JobReply | Work])
 
 
 class Link(Protocol):
-    def send(self, item: Command) -> None: ...
+    def send(self, item: Command | JobCommand) -> None: ...
+
+
+def _no_work(work: Work) -> None:
+    raise TypeError("an ingress was told to run a Job")
 
 
 class LedgerClient:
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.owner = f"ingress_{uuid.uuid4().hex}"  # one a process: a restarted ingress is another owner
+    def __init__(self, endpoint: Endpoint, role: str = INGRESS, on_work: Callable[[Work], None] = _no_work) -> None:
+        """`on_work`: what the runner is told to do."""
+        self.owner = f"{role}{uuid.uuid4().hex}"  # one a process: a restarted ingress is another owner
+        self.asks = Asks()
         self._endpoint = endpoint
+        self._on_work = on_work
         self._link: Link | None = None
         self._lost = asyncio.Event()
         self._unanswered: dict[str, Command] = {}  # by Hold id, in the order they were given
@@ -82,6 +92,7 @@ class LedgerClient:
         self._link = link
         for command in self._unanswered.values():
             link.send(command)
+        self.asks.attach(link)
 
     def open(self, order: Open) -> asyncio.Future[Reply]:
         """Done with Granted or Stored; or its exception is an AdmissionError, a 401 error, one of 409, PartUnavailable.
@@ -109,8 +120,14 @@ class LedgerClient:
             self._link.send(command)
         return asking
 
-    def take(self, replies: Iterable[Reply]) -> None:
+    def take(self, replies: Iterable[Reply | JobReply | Work]) -> None:
         for reply in replies:
+            if isinstance(reply, (RunJob, StopJob)):
+                self._on_work(reply)
+                continue
+            if isinstance(reply, JobReply):
+                self.asks.take(reply)
+                continue
             command = self._unanswered.get(reply.hold_id)
             if isinstance(reply, Waiting):
                 self._end_patience(reply.hold_id)
@@ -126,15 +143,16 @@ class LedgerClient:
         if isinstance(reply, (Granted, Stored)):
             _done(asking, reply)
         elif isinstance(reply, Refusal):
-            _fail(asking, _error_of(reply))
+            _fail(asking, error_of(reply))
         else:  # it was granted, and has expired while the answer could not reach us
             _fail(asking, PartUnavailable(UNAVAILABLE))
 
-    def _on_replies(self, link: FrameProtocol, replies: list[Reply]) -> None:
+    def _on_replies(self, link: FrameProtocol, replies: list[Reply | JobReply | Work]) -> None:
         self.take(replies)
 
     def _on_lost(self, link: FrameProtocol) -> None:
         self._link = None
+        self.asks.detach()
         self._lost.set()
         for hold_id, command in self._unanswered.items():
             if isinstance(command, Open):
@@ -167,7 +185,7 @@ def _fail(asking: asyncio.Future[Reply], error: ApiError) -> None:
         asking.set_exception(error)
 
 
-def _error_of(refusal: Refusal) -> ApiError:
+def error_of(refusal: Refusal) -> ApiError:
     if refusal.code in ADMISSION_ERRORS:
         return ADMISSION_ERRORS[refusal.code](refusal.message, retry_after_s=refusal.retry_after_s)
     return refusal_of(Standing(refusal.code) if refusal.code in set(Standing) else None)

@@ -12,6 +12,8 @@ from enum import StrEnum
 
 import msgspec
 
+INGRESS, RUNNER = "ingress_", "runner_"  # begin the names of the links' owners; Jobs, harvests and Looms have no link
+
 
 class Standing(StrEnum):
     """What a key is worth. The key's own state wins over its account's: a revoked key of a suspended account is

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from acs.events.hold import HoldStatus
-from acs.events.ids import KEY, parse
+from acs.events.ids import JOB, KEY, parse
 from acs.events.ledger import BudgetExceeded, ChargeExceedsHold, UnknownHold
 from acs.events.refused import Refused
 from acs.platform.ledger.books import SpendLimitReached
@@ -27,6 +27,8 @@ from acs.platform.ledger.contract import (
     Stored,
     Waiting,
 )
+from acs.platform.ledger.job_queue import JobTicket
+from acs.platform.ledger.jobs import JobCapacityReached
 from acs.platform.ledger.memory import Memory
 from acs.platform.ledger.repeats import NoAnswerLeft, RequestDiffers, RequestRuns
 from acs.platform.ledger.traffic import QueueFull, RateLimited, Ticket, Traffic
@@ -43,6 +45,7 @@ _CODES: dict[type[Refused], str] = {
     RequestRuns: "running",
     RequestDiffers: "idempotency_conflict",
     NoAnswerLeft: "no_answer",
+    JobCapacityReached: "job_capacity",
 }
 
 
@@ -56,7 +59,8 @@ class Desk:
         self._commits = commits
         self._now = now
         for hold_id, (_, hold) in books.open_holds.items():
-            traffic.start(hold_id, hold.key_id, hold.model)
+            if parse(JOB, hold.owner) is None:  # a Job takes its slot when it runs
+                traffic.start(hold_id, hold.key_id, hold.model)
 
     def handle(self, owner: str, command: Command, answer: Answer) -> None:
         """`owner` sent it. A command that comes again is answered as before and applied once."""
@@ -64,7 +68,7 @@ class Desk:
             self._open(owner, command, answer)
         else:
             self._resolve(command, answer)
-            self._call_next()
+            self.call_next()
 
     def owners(self) -> set[str]:
         """Of open Holds and waiting requests."""
@@ -81,7 +85,7 @@ class Desk:
                 self._traffic.end(hold_id)
                 events = [*self._books.expire(hold_id, self._now()), *self._repeats.end(hold_id, self._now(), None)]
                 self._commits.add(events, _nobody_asked)
-        self._call_next()
+        self.call_next()
 
     def refuse_overdue(self) -> None:
         """Requests that have waited too long. To be called every second or so."""
@@ -91,6 +95,31 @@ class Desk:
     def note_budgets(self, account_id: str, stored: Callable[[], None]) -> None:
         """A standing budget of the account, or of a key of it, has changed."""
         self._commits.add(self._books.note_budgets(account_id, self._now()), stored)
+
+    def call_next(self) -> None:
+        """Whoever may run now is let in. To be called whenever a slot has become free or a Job waits for one."""
+        while (ticket := self._traffic.next()) is not None:
+            if isinstance(ticket, JobTicket):
+                ticket.start(ticket.job_id)
+            else:
+                self._let_in(ticket)
+
+    def judge_key(self, order: Open) -> None:
+        """The ingress has judged the key by its copy; this is the truth. Raises KeyNotAccepted."""
+        id = parse(KEY, order.key_id)
+        row = self._table.key(id) if id else None
+        standing = self._table.standing_of(row) if row else None
+        if standing is not Standing.ACCEPTED:
+            raise KeyNotAccepted(standing or UNKNOWN)
+
+    def resolved(self, command: Settle | Release) -> tuple[HoldStatus, Sequence[Event]]:
+        if isinstance(command, Release):
+            return self._books.release(command, self._now())
+        try:
+            return self._books.settle(command, self._now())
+        except ChargeExceedsHold:  # a wrong number is not charged, and not passed over either: the caller is told
+            wrong = Release(command.hold_id, command.account_id, "charge_exceeds_hold", 500)
+            return self._books.release(wrong, self._now())
 
     # Inside
 
@@ -104,7 +133,7 @@ class Desk:
         if stands is not None:
             return self._once_stored(answer, Resolved(order.hold_id, stands))
         try:
-            self._judge_key(order)
+            self.judge_key(order)
             waiting = self._traffic.waiting_under(order.key)
             if (kept := self._repeats.judge(order, waiting, self._now())) is not None:
                 return self._once_stored(answer, Stored(order.hold_id, kept))
@@ -116,7 +145,7 @@ class Desk:
                 answer(Waiting(order.hold_id))
             self._traffic.count(order.key_id)
         except Refused as refused:
-            answer(_refusal(order, refused))
+            answer(refusal_of(order, refused))
 
     def _grant(self, owner: str, order: Open, answer: Answer) -> None:
         hold, events = self._books.place(order, owner, self._now())
@@ -139,7 +168,7 @@ class Desk:
             self._traffic.leave(command.hold_id)
             return answer(Resolved(command.hold_id, HoldStatus.RELEASED))
         try:
-            status, events = self._resolved(command)
+            status, events = self.resolved(command)
         except UnknownHold:
             return answer(Resolved(command.hold_id, UNKNOWN))
         free = isinstance(command, Release)
@@ -147,37 +176,16 @@ class Desk:
         self._traffic.end(command.hold_id)
         self._commits.add(events, lambda: answer(Resolved(command.hold_id, status)))
 
-    def _resolved(self, command: Settle | Release) -> tuple[HoldStatus, Sequence[Event]]:
-        if isinstance(command, Release):
-            return self._books.release(command, self._now())
-        try:
-            return self._books.settle(command, self._now())
-        except ChargeExceedsHold:  # a wrong number is not charged, and not passed over either: the caller is told
-            wrong = Release(command.hold_id, command.account_id, "charge_exceeds_hold", 500)
-            return self._books.release(wrong, self._now())
-
-    def _call_next(self) -> None:
-        while (ticket := self._traffic.next()) is not None:
-            self._let_in(ticket)
-
     def _let_in(self, ticket: Ticket) -> None:
         """Judged once more: much may have happened while it waited."""
         try:
-            self._judge_key(ticket.order)
+            self.judge_key(ticket.order)
             self._grant(ticket.owner, ticket.order, ticket.answer)
         except Refused as refused:
-            ticket.answer(_refusal(ticket.order, refused))
-
-    def _judge_key(self, order: Open) -> None:
-        """The ingress has judged the key by its copy; this is the truth. Raises KeyNotAccepted."""
-        id = parse(KEY, order.key_id)
-        row = self._table.key(id) if id else None
-        standing = self._table.standing_of(row) if row else None
-        if standing is not Standing.ACCEPTED:
-            raise KeyNotAccepted(standing or UNKNOWN)
+            ticket.answer(refusal_of(ticket.order, refused))
 
 
-def _refusal(order: Open, refused: Refused) -> Refusal:
+def refusal_of(order: Open, refused: Refused) -> Refusal:
     if isinstance(refused, KeyNotAccepted):
         return Refusal(order.hold_id, str(refused), "")
     return Refusal(order.hold_id, _CODES[type(refused)], str(refused), getattr(refused, "retry_after_s", None))

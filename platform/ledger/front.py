@@ -1,4 +1,5 @@
-"""Where the ingresses' links end: their commands go to the desk, its answers back, and each has a lease.
+"""Where the links of the ingresses and of the runner end: their commands go to the desks, the answers back, and each
+has a lease.
 
 An ingress keeps one link open for as long as it lives. A process that dies closes its link at once; its requests are
 given up when the link has been away for a lease, so that a short cut of the line, or the ledger's own restart, costs
@@ -14,18 +15,20 @@ import msgspec
 from acs.platform import frames
 from acs.platform.clock import Clock
 from acs.platform.frames import FrameProtocol
-from acs.platform.ledger.contract import Command
+from acs.platform.ledger.contract import INGRESS, RUNNER, Command
 from acs.platform.ledger.desk import Desk
+from acs.platform.ledger.job_contract import JobCommand
+from acs.platform.ledger.job_desk import JobDesk
 
-INGRESS = "ingress_"  # begins the name of an owner that has a lease; Jobs, harvests and Looms have none
 TEND_S = 0.5
 
-_commands = msgspec.msgpack.Decoder(list[Command])
+_commands = msgspec.msgpack.Decoder(list[Command | JobCommand])
 
 
 class Front:
-    def __init__(self, desk: Desk, lease_s: float, clock: Clock) -> None:
+    def __init__(self, desk: Desk, job_desk: JobDesk, lease_s: float, clock: Clock) -> None:
         self._desk = desk
+        self._job_desk = job_desk
         self._lease_s = lease_s
         self._clock = clock
         self._links: dict[str, FrameProtocol] = {}
@@ -62,6 +65,7 @@ class Front:
             if now - since >= self._lease_s:
                 self._desk.give_up(owner)
         self._desk.refuse_overdue()
+        self._job_desk.look_after()
 
     def _on_peer(self, link: FrameProtocol, name: str) -> None:
         link.owner = name
@@ -69,11 +73,18 @@ class Front:
         self._links[name] = link
         if former is not None:  # what still lies in it unread has been sent again on the new one
             former.close()
+        if name.startswith(RUNNER):
+            self._job_desk.runner_came(name, link.send)
 
-    def _on_commands(self, link: FrameProtocol, commands: list[Command]) -> None:
+    def _on_commands(self, link: FrameProtocol, commands: list[Command | JobCommand]) -> None:
         for command in commands:
-            self._desk.handle(link.owner, command, link.send)
+            if isinstance(command, JobCommand):
+                self._job_desk.handle(link.owner, command, link.send)
+            else:
+                self._desk.handle(link.owner, command, link.send)
 
     def _on_lost(self, link: FrameProtocol) -> None:
         if self._links.get(link.owner) is link:
             del self._links[link.owner]
+            if link.owner.startswith(RUNNER):
+                self._job_desk.runner_left(link.owner)

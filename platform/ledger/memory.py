@@ -9,9 +9,11 @@ from pathlib import Path
 
 from acs.events.hold import Price
 from acs.events.idempotency import IdempotentRequest
+from acs.events.job import Job
 from acs.events.ledger import Ledger
 from acs.platform.ledger import checkpoint
 from acs.platform.ledger.books import Books
+from acs.platform.ledger.jobs import Jobs
 from acs.platform.ledger.key_table import KeyTable
 from acs.platform.ledger.repeats import Repeats
 from acs.storage.event_store import Event, EventStore
@@ -28,6 +30,7 @@ class Memory:
     table: KeyTable
     books: Books
     repeats: Repeats
+    jobs: Jobs
     replayed: int = field(default=0)  # events read from the log at the start
 
     def storing(self, events: Sequence[Event]) -> Callable[[], None]:
@@ -38,7 +41,7 @@ class Memory:
         books = None
         if self.replayed >= CHECKPOINT_EVENTS:
             self.replayed = 0
-            books = checkpoint.encode_books(self.books, self.repeats)
+            books = checkpoint.encode_books(self.books, self.repeats, self.jobs)
 
         def store() -> None:
             positions = self.store.append(events)
@@ -58,14 +61,16 @@ def recall(store: EventStore, path: Path, prices: Mapping[str, Price]) -> Memory
     """`path`: of the checkpoint. Raises EventStoreUnavailable."""
     table = KeyTable()
     books = Books(table, prices)
-    repeats = Repeats()
-    memory = Memory(store, path, table, books, repeats)
-    after = checkpoint.read(path, store.head(), table, books, repeats)
+    repeats, jobs = Repeats(), Jobs()
+    memory = Memory(store, path, table, books, repeats, jobs)
+    after = checkpoint.read(path, store.head(), table, books, repeats, jobs)
     for position, event in store.read_log(after):
         if isinstance(event, Ledger.Event):
             books.apply(event)
         elif isinstance(event, IdempotentRequest.Event):
             repeats.apply(event)
+        elif isinstance(event, Job.Event):
+            jobs.apply(event)
         else:
             table.apply(position, event)
         memory.replayed += 1

@@ -71,6 +71,24 @@ class Completion(Shape):
     activations: Activations | None = Field(default=None, description="With output_residual_stream, of one choice.")
 
 
+class CompletionJob(Shape):
+    id: str = Field(description="job_ and 32 hex digits.")
+    object: Literal["completion_job"]
+    status: Literal["queued", "running", "succeeded", "failed", "cancelled"]
+    model: str = Field(description="The id that was sent as `model`.")
+    created_at: int = Field(description="Unix seconds, as all of them.")
+    started_at: int | None = Field(description="Of its last run.")
+    finished_at: int | None
+    http_status: int | None = Field(description="Of the Completion, once it has ended; null for a cancelled Job.")
+    expires_at: int | None = Field(description="From when on the Job and its result are not found.")
+
+
+class CompletionJobList(Shape):
+    object: Literal["list"]
+    data: list[CompletionJob] = Field(description="Newest first.")
+    has_more: bool
+
+
 class Capabilities(Shape):
     max_model_len: int
     max_logprobs: int

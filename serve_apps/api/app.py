@@ -17,13 +17,18 @@ from acs.platform.errors import ApiError, BadJson, InternalError, MethodNotAllow
 from acs.platform.wiring import Services
 from acs.serve_apps.api import docs, http
 from acs.serve_apps.api.openapi import PAGE, Operation, operations
-from acs.serve_apps.api.routes import completions, models, tokenizer, usage
+from acs.serve_apps.api.routes import completions, jobs, models, tokenizer, usage
 
 log = logging.getLogger("ray.serve")
 Handler = Callable[[Request], Awaitable[Response]]
 
 HANDLERS: dict[str, Handler] = {
     "create_completion": completions.create_completion,
+    "submit_job": jobs.submit_job,
+    "list_jobs": jobs.list_jobs,
+    "get_job": jobs.get_job,
+    "get_job_result": jobs.get_job_result,
+    "cancel_job": jobs.cancel_job,
     "list_models": models.list_models,
     "get_usage": usage.get_usage,
     "tokenize": tokenizer.tokenize,

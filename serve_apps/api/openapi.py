@@ -8,8 +8,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from acs.events.job import JobStatus
 from acs.platform.completions.request import CompletionRequest
 from acs.serve_apps.api import answers
+from acs.serve_apps.api.routes.jobs import LISTED, LISTED_MOST, PATH
 from acs.serve_apps.api.routes.tokenizer import DetokenizeRequest, TokenizeRequest
 from acs.serve_apps.api.routes.usage import MONTH
 
@@ -24,9 +26,10 @@ ERRORS: dict[int, str] = {
     "context_length_exceeded or deadline_infeasible.",
     401: "missing_authorization, invalid_api_key, key_revoked, key_disabled or account_suspended.",
     405: "Not a method of this route; `Allow` lists them.",
-    409: "Of an Idempotency-Key: running, no_answer or idempotency_conflict.",
+    404: "job_not_found: unknown, another account's, or kept no longer.",
+    409: "Of an Idempotency-Key: running, no_answer or idempotency_conflict. Of a Job that has ended: null.",
     413: "request_too_large.",
-    429: "Not let in: rate_limited, queue_full, spend_cap or budget_exceeded.",
+    429: "Not let in: rate_limited, queue_full, spend_cap, budget_exceeded or job_capacity.",
     500: "internal_error.",
     502: "Inference: upstream_unreachable, upstream_server_error, vllm_oom or vllm_engine_dead.",
     503: "circuit_open, upstream_unreachable while a cold model wakes, or a part of the platform coming back.",
@@ -38,6 +41,7 @@ EVENT: dict[str, Any] = {
     "properties": {"data": {"type": "string", "description": "A Completion's next part, an Error, or [DONE]."}},
     "required": ["data"],
 }
+JOB_ID = "^job_[0-9a-f]{32}$"
 OF_ALL = (401, 405, 500, 503)
 OF_BODIES = (400, 413)
 OF_INFERENCE = (409, 429, 502, 504)
@@ -67,6 +71,47 @@ def operations() -> list[Operation]:
             (*OF_ALL, *OF_BODIES, *OF_INFERENCE),
             body=CompletionRequest,
             stream=True,
+        ),
+        _operation(
+            "submit_job",
+            "POST",
+            (PATH,),
+            "Leave a completion to the server",
+            answers.CompletionJob,
+            (*OF_ALL, *OF_BODIES, 409, 429),
+            body=CompletionRequest,
+            status=202,
+        ),
+        _operation(
+            "list_jobs",
+            "GET",
+            (PATH,),
+            "Your account's Jobs",
+            answers.CompletionJobList,
+            (400, *OF_ALL),
+            query={
+                "limit": {"type": "integer", "minimum": 1, "maximum": LISTED_MOST, "default": LISTED},
+                "after": {"type": "string", "pattern": JOB_ID},
+                "status": {"type": "string", "enum": list(map(str, JobStatus))},
+            },
+        ),
+        _operation("get_job", "GET", (f"{PATH}/{{job_id}}",), "A Job's status", answers.CompletionJob, (404, *OF_ALL)),
+        _operation(
+            "get_job_result",
+            "GET",
+            (f"{PATH}/{{job_id}}/result",),
+            "A Job's result: the Completion, or the error that it ended with",
+            answers.Completion,
+            (400, 404, *OF_ALL, *OF_INFERENCE),
+            not_yet=answers.CompletionJob,
+        ),
+        _operation(
+            "cancel_job",
+            "POST",
+            (f"{PATH}/{{job_id}}/cancel",),
+            "End a Job",
+            answers.CompletionJob,
+            (404, 409, *OF_ALL),
         ),
         _operation("list_models", "GET", ("/v1/models",), "List the models", answers.ModelList, OF_ALL),
         _operation(
@@ -121,23 +166,31 @@ def _operation(
     *,
     body: type[BaseModel] | None = None,
     query: dict[str, Any] | None = None,
+    status: int = 200,
+    not_yet: type[BaseModel] | None = None,
     stream: bool = False,
     key: bool = True,
 ) -> Operation:
     extra: dict[str, Any] = {"security": [{"key": []}] if key else []}
     if body is not None:
         extra["requestBody"] = {"required": True, "content": {"application/json": {"schema": _inline(body)}}}
-    if query is not None:
-        extra["parameters"] = [
-            {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in query.items()
-        ]
+    parameters = [
+        {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in (query or {}).items()
+    ]
+    if "{job_id}" in paths[0]:
+        parameters.append({"name": "job_id", "in": "path", "required": True, "schema": {"type": "string"}})
+    if parameters:
+        extra["parameters"] = parameters
     content: dict[str, Any] = {"application/json": {"schema": _inline(answer, answers=True)}}
     if stream:
         content["text/event-stream"] = {"schema": EVENT}
-    responses: dict[int | str, dict[str, Any]] = {200: {"description": "The answer.", "content": content}}
-    for status in sorted(errors):
-        responses[status] = {
-            "description": ERRORS[status],
+    responses: dict[int | str, dict[str, Any]] = {status: {"description": "The answer.", "content": content}}
+    if not_yet is not None:
+        pending = {"application/json": {"schema": _inline(not_yet, answers=True)}}
+        responses[202] = {"description": "It has not ended; ask again after `Retry-After`.", "content": pending}
+    for fault in sorted(errors):
+        responses[fault] = {
+            "description": ERRORS[fault],
             "content": {"application/json": {"schema": _inline(answers.Error, answers=True)}},
         }
     return Operation(name, method, paths, summary, extra, responses)

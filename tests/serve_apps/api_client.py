@@ -97,6 +97,7 @@ def tokenizer_of(checkpoint: Path) -> ModelTokenizer:
 async def running_api(
     checkpoint: Path,
     *,
+    slots: int = 1000,
     max_model_len: int | None = None,
     activations: bool = True,
     clock: Callable[[], float] = time.monotonic,
@@ -116,7 +117,10 @@ async def running_api(
     breaker = Breaker(chosen.breaker_failures, chosen.breaker_open_s, clock)
     key_clock = FakeClock()
     keys = KeyBook(KEY_LEASE_S, key_clock)
-    with tempfile.TemporaryDirectory() as folder, local_ledger(Path(folder), limits=chosen) as ledger:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        local_ledger(Path(folder), limits=chosen, slots={"toy": slots}) as ledger,
+    ):
         secrets = keys_of_each_standing(ledger)
         version, standings = ledger.memory.table.everything()
         keys.apply(KeyChanges("one", version, whole=True, keys=standings), sent_at=key_clock.now())
@@ -127,6 +131,7 @@ async def running_api(
             models,
             ledger.client(),
             Blobs(Path(folder) / "answers", 1e6),
+            ledger.job_blobs,
             views or LocalViews(ledger.memory.store),
         )
         app = RequestId(create_app(services))

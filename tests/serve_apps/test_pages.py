@@ -133,6 +133,11 @@ async def test_the_page_names_every_route_of_the_contract(api):
     assert page["openapi"].startswith("3.1")
     assert {(path, method) for path, methods in page["paths"].items() for method in methods} == {
         ("/v1/completions", "post"),
+        ("/v1/completion-jobs", "post"),
+        ("/v1/completion-jobs", "get"),
+        ("/v1/completion-jobs/{job_id}", "get"),
+        ("/v1/completion-jobs/{job_id}/result", "get"),
+        ("/v1/completion-jobs/{job_id}/cancel", "post"),
         ("/v1/models", "get"),
         ("/v1/usage", "get"),
         ("/health", "get"),

@@ -25,7 +25,8 @@ class Front:
     """The tests are made from the page before any fixture runs; each is then sent to the application of its fixture."""
 
     def __init__(self):
-        self.app = create_app(Services(Limits(), KeyBook(lease_s=1), {}, LedgerClient(nowhere), Blobs(Path(), 1)))
+        blobs = Blobs(Path(), 1)
+        self.app = create_app(Services(Limits(), KeyBook(lease_s=1), {}, LedgerClient(nowhere), blobs, blobs))
 
     async def __call__(self, scope, receive, send):
         await self.app(scope, receive, send)

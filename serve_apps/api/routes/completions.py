@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,14 +12,13 @@ from acs.platform.completions.request import parse_completion
 from acs.platform.completions.road import Run
 from acs.platform.idempotency import Replayed
 from acs.serve_apps.api import http
-from acs.serve_apps.api.gathered import Gathered, gather
+from acs.serve_apps.api.gathered import gather
 from acs.serve_apps.api.hang_up import interrupting
-from acs.serve_apps.api.render.completion import completion_of
 from acs.serve_apps.api.streaming import EventStream
+from acs.serve_apps.api.whole_answer import rendered
 from acs.serve_apps.api.whole_vocabulary import WholeVocabularyAnswer
 
 _running: set[asyncio.Task[bytes]] = set()  # of this process, whoever still waits for them
-RENDER_INLINE_ENTRIES = 2_000  # about 1 ms of rendering; larger answers are rendered beside the event loop
 
 
 async def create_completion(request: Request) -> Response:
@@ -44,23 +41,12 @@ async def create_completion(request: Request) -> Response:
 
 async def _body_wanted_now(request: Request, run: Run) -> bytes:
     with interrupting(request, run):
-        return await gather(run, lambda gathered: _rendered(run, gathered))
+        return await gather(run, lambda gathered: rendered(run, gathered))
 
 
 async def _body_wanted_again(run: Run) -> bytes:
     """Whoever hangs up now will come back for it with the same Idempotency-Key: the run goes on without them."""
-    running = asyncio.create_task(gather(run, lambda gathered: _rendered(run, gathered)))
+    running = asyncio.create_task(gather(run, lambda gathered: rendered(run, gathered)))
     _running.add(running)
     running.add_done_callback(_running.discard)
     return await asyncio.shield(running)
-
-
-async def _rendered(run: Run, gathered: Gathered) -> bytes:
-    created = int(time.time())
-
-    def render() -> bytes:
-        return orjson.dumps(completion_of(gathered, created))
-
-    body = await asyncio.to_thread(render) if gathered.entries > RENDER_INLINE_ENTRIES else render()
-    await run.keep(body)
-    return body

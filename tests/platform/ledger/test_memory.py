@@ -85,9 +85,8 @@ async def test_a_checkpoint_that_cannot_be_used_is_passed_over(tmp_path, until, 
     with local_ledger(tmp_path, prices=PRICES) as ledger:
         await life(ledger, until)
         if callable(content):  # one of a log that went further than this one
-            content(
-                path, 10**6, ledger.memory.table, checkpoint.encode_books(ledger.memory.books, ledger.memory.repeats)
-            )
+            memory = ledger.memory
+            content(path, 10**6, memory.table, checkpoint.encode_books(memory.books, memory.repeats, memory.jobs))
         else:
             path.write_bytes(content)
         assert facts(again(tmp_path)) == facts(ledger.memory)

@@ -1,0 +1,75 @@
+"""Questions about Jobs on a process's link to the ledger: each is asked again, on a new link, until it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Protocol
+
+from acs.platform.errors import PartUnavailable
+from acs.platform.ledger.job_contract import Browse, Cancel, Finish, JobReply, LookAt, Offer, Submit
+
+Question = Submit | LookAt | Cancel | Browse | Finish
+
+
+class Link(Protocol):
+    def send(self, item: Question | Offer) -> None: ...
+
+
+class Asks:
+    def __init__(self) -> None:
+        self.links = 0  # there have been
+        self._link: Link | None = None
+        self._numbers = itertools.count(1)
+        self._unanswered: dict[int, Question] = {}  # in the order in which they were asked
+        self._waiting: dict[int, asyncio.Future[JobReply]] = {}
+        self._offer: Offer | None = None
+
+    def number(self) -> int:
+        """Of the next question."""
+        return next(self._numbers)
+
+    async def ask(self, question: Question, patience_s: float | None) -> JobReply:
+        """Asked no more once nobody waits. Raises PartUnavailable without an answer in time; `patience_s` None: waits
+        for ever.
+        """
+        self._waiting[question.ask] = asyncio.get_running_loop().create_future()
+        self.insist(question)
+        try:
+            async with asyncio.timeout(patience_s):
+                return await self._waiting[question.ask]
+        except TimeoutError:
+            raise PartUnavailable("The ledger does not answer at the moment. Try again.") from None
+        finally:
+            del self._waiting[question.ask]
+            self._unanswered.pop(question.ask, None)
+
+    def insist(self, question: Question) -> None:
+        """Asked until it is answered, though nobody waits for it."""
+        self._unanswered[question.ask] = question
+        if self._link is not None:
+            self._link.send(question)
+
+    def offer(self, models: list[str]) -> None:
+        """What the runner can run from now on."""
+        self._offer = Offer(models)
+        if self._link is not None:
+            self._link.send(self._offer)
+
+    def attach(self, link: Link) -> None:
+        """From now on questions go there, those without an answer first."""
+        self.links += 1
+        self._link = link
+        for question in self._unanswered.values():
+            link.send(question)
+        if self._offer is not None:
+            link.send(self._offer)
+
+    def detach(self) -> None:
+        self._link = None
+
+    def take(self, reply: JobReply) -> None:
+        self._unanswered.pop(reply.ask, None)
+        waiting = self._waiting.get(reply.ask)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(reply)

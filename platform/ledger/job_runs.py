@@ -1,0 +1,218 @@
+"""How Jobs run and end: their turns, the one runner, tries that fail, runs that are stopped or lost.
+
+A Job's Hold is resolved in the commit that ends it. The runner is told what to run when the Job's start is on disk, and
+told again when its link or this ledger comes back, so that nothing is lost on the way. A run is known by its number:
+what is said of one that no longer counts changes nothing. When the runner is gone, what it ran waits at the front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+
+from acs.events.ids import ACCOUNT, JOB, parse, show
+from acs.events.job import JobRecord, JobStatus
+from acs.platform.clock import Clock
+from acs.platform.ledger.commits import Commits
+from acs.platform.ledger.contract import Release, Settle
+from acs.platform.ledger.desk import Desk
+from acs.platform.ledger.job_contract import Finish, RunJob, StopJob, Work
+from acs.platform.ledger.job_queue import JobTicket
+from acs.platform.ledger.memory import Memory
+from acs.platform.ledger.traffic import Traffic
+from acs.platform.limits import Limits
+from acs.storage.event_store import Event
+
+Erase = Callable[[str], None]  # is told the address of a request or a result that nobody needs any more
+Ended = Callable[[bool], None]  # is told whether the Job ended as cancelled
+RETRY_GROWTH = 4  # each pause before another try is so many times the one before
+ASKED, ACCOUNT_SUSPENDED = "asked", "account_suspended"  # why a Job was cancelled
+
+
+class JobRuns:
+    def __init__(
+        self,
+        desk: Desk,
+        memory: Memory,
+        traffic: Traffic,
+        commits: Commits,
+        limits: Limits,
+        clock: Clock,
+        now: Callable[[], datetime],
+        erase: Erase,
+    ) -> None:
+        """What was queued or running goes on: queued Jobs wait for their turn, running ones keep their slots until
+        their runner is heard of.
+        """
+        self._desk = desk
+        self._jobs, self._books, self._table = memory.jobs, memory.books, memory.table
+        self._traffic = traffic
+        self._commits = commits
+        self._limits = limits
+        self._clock = clock
+        self._now = now
+        self._erase = erase
+        self._runner: str | None = None  # the one that is linked
+        self._tell: Callable[[Work], None] = _nobody_listens
+        self._unlinked_since = clock.now()
+        self._stopping: dict[str, list[Ended]] = {}  # running Jobs that are to be cancelled
+        self._paused: dict[str, float] = {}  # Jobs that wait for another try → when
+        for job in self._jobs.unfinished():
+            if job.record.status is JobStatus.RUNNING:
+                traffic.start(job.record.hold_id, None, job.record.model)
+            else:
+                self.queue(show(JOB, job.id))
+
+    # Called for whoever submits and cancels. Each may leave a slot free: `Desk.call_next` is to be called then.
+
+    def queue(self, job_id: str, *, first: bool = False) -> None:
+        """It waits for its turn. `first`: before its account's others."""
+        record = self._jobs[job_id]
+        self._traffic.wait_for_job(JobTicket(job_id, record.account_id, record.model, self._start), first=first)
+
+    def cancel(self, job_id: str, ended: Ended) -> None:
+        """One that has not ended. A running one is stopped first; it may end otherwise before it is."""
+        record = self._jobs[job_id]
+        if record.status is JobStatus.RUNNING:
+            self._stopping.setdefault(job_id, []).append(ended)
+            self._commits.add((), self._telling(job_id, StopJob(job_id, record.runs)))
+        else:
+            self._cancelled(job_id, ASKED)
+            ended(True)
+
+    # Called for the runner
+
+    def came(self, name: str, tell: Callable[[Work], None]) -> None:
+        """It takes the place of any other, which is gone: there is one at a time."""
+        self._runner, self._tell = name, tell
+        for job_id, record in self._jobs.running():
+            if record.runner == name:
+                self._tell_to_run(job_id, ())
+            else:
+                self._interrupt(job_id)
+
+    def left(self, name: str) -> None:
+        """Its link is gone, and perhaps only that."""
+        if name == self._runner:
+            self._runner, self._tell = None, _nobody_listens
+            self._unlinked_since = self._clock.now()
+            self._traffic.offer_jobs(())
+
+    def offers(self, name: str, models: Iterable[str]) -> None:
+        if name == self._runner:
+            self._traffic.offer_jobs(models)
+
+    def finish(self, name: str, told: Finish) -> None:
+        record = self._jobs.get(told.job_id)
+        if record is None or (record.runs, record.runner) != (told.run, name):
+            return self._commits.add((), self._erasing(told.result_sha256))  # somebody else's run counts
+        if record.status is not JobStatus.RUNNING:  # told again
+            return
+        stopping = told.job_id in self._stopping
+        if told.http_status is None:
+            used = Settle(record.hold_id, record.account_id, told.prompt_tokens, told.completion_tokens, None)
+            self._cancelled(told.job_id, ASKED, used)
+        elif told.retryable and stopping:
+            self._cancelled(told.job_id, ASKED)
+        elif told.retryable and record.failed_tries + 1 < self._limits.job_tries:
+            self._pause(record, told)
+        else:
+            self._answered(record, told)
+
+    def look_after(self) -> None:
+        """To be called every second or so: Jobs whose runner stays away, and tries that are due."""
+        now = self._clock.now()
+        if self._runner is None and now - self._unlinked_since >= self._limits.owner_lease_s:
+            for job_id, _ in self._jobs.running():
+                self._interrupt(job_id)
+        for job_id in [job_id for job_id, due in self._paused.items() if due <= now]:
+            del self._paused[job_id]
+            self.queue(job_id, first=True)
+
+    # Inside
+
+    def _start(self, job_id: str) -> None:
+        """Its turn has come."""
+        record = self._jobs[job_id]
+        assert self._runner is not None, "no Job has its turn without an offer"
+        if self._account_is_suspended(record.account_id):
+            return self._cancelled(job_id, ACCOUNT_SUSPENDED)
+        self._traffic.start(record.hold_id, None, record.model)
+        self._tell_to_run(job_id, self._jobs.start(job_id, self._runner, self._now()))
+
+    def _tell_to_run(self, job_id: str, events: Sequence[Event]) -> None:
+        """Once these are on disk."""
+        record, quote = self._jobs[job_id], self._books.open_holds[self._jobs[job_id].hold_id][1].quote
+        whose = record.account_id, record.key_id, record.request_id, record.request_sha256
+        work = RunJob(job_id, record.runs, *whose, quote.prompt_tokens, quote.max_tokens)
+        self._commits.add(events, self._telling(job_id, work))
+        if job_id in self._stopping:
+            self._commits.add((), self._telling(job_id, StopJob(job_id, record.runs)))
+
+    def _telling(self, job_id: str, work: Work) -> Callable[[], None]:
+        """What tells the runner, if its run still counts by then."""
+        record = self._jobs[job_id]
+
+        def tell() -> None:
+            if record.status is JobStatus.RUNNING and (record.runs, record.runner) == (work.run, self._runner):
+                self._tell(work)
+
+        return tell
+
+    def _pause(self, record: JobRecord, told: Finish) -> None:
+        """Its slot is free meanwhile."""
+        assert told.http_status is not None
+        self._traffic.end(record.hold_id)
+        self._paused[told.job_id] = self._clock.now() + self._limits.job_retry_s * RETRY_GROWTH**record.failed_tries
+        failed = self._jobs.note_failed_try(told.job_id, told.code or "", told.http_status, self._now())
+        self._commits.add(failed, self._erasing(told.result_sha256))
+
+    def _interrupt(self, job_id: str) -> None:
+        """Its runner is gone; what it had done by then counts for nothing."""
+        if job_id in self._stopping:
+            return self._cancelled(job_id, ASKED)
+        self._traffic.end(self._jobs[job_id].hold_id)
+        self._commits.add(self._jobs.interrupt(job_id, self._now()), _nobody_asked)
+        self.queue(job_id, first=True)
+
+    def _answered(self, record: JobRecord, told: Finish) -> None:
+        """With the Completion's own status."""
+        assert told.http_status is not None
+        whose, resolution = (record.hold_id, record.account_id), None
+        if told.http_status == 200:
+            resolution = Settle(*whose, told.prompt_tokens, told.completion_tokens, 200)
+        result = told.http_status, told.code, told.result_sha256, told.result_bytes
+        ended = self._jobs.end(told.job_id, *result, self._now())
+        self._end(told.job_id, ended, resolution or Release(*whose, told.code or "unavailable", told.http_status))
+
+    def _cancelled(self, job_id: str, reason: str, used: Settle | None = None) -> None:
+        record = self._jobs[job_id]
+        nothing = Release(record.hold_id, record.account_id, "cancelled", None)
+        self._end(job_id, self._jobs.cancel(job_id, reason, self._now()), used or nothing)
+
+    def _end(self, job_id: str, ended: Sequence[Event], resolution: Settle | Release) -> None:
+        """Each way to end leads here: the Job's end and its Hold's in one commit."""
+        record = self._jobs[job_id]
+        _, resolved = self._desk.resolved(resolution)
+        self._traffic.end(record.hold_id)
+        self._traffic.leave_job(job_id)
+        self._paused.pop(job_id, None)
+        self._commits.add([*ended, *resolved], self._erasing(record.request_sha256))
+        for tell in self._stopping.pop(job_id, ()):
+            tell(record.status is JobStatus.CANCELLED)
+
+    def _account_is_suspended(self, account_id: str) -> bool:
+        id = parse(ACCOUNT, account_id)
+        account = self._table.account(id) if id else None
+        return account is None or account.suspended
+
+    def _erasing(self, sha256: str) -> Callable[[], None]:
+        return lambda: self._erase(sha256) if sha256 else None
+
+
+def _nobody_asked() -> None:
+    pass
+
+
+def _nobody_listens(work: Work) -> None:
+    """Without a runner; one that comes is told all that it has to run."""

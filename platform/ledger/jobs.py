@@ -1,0 +1,187 @@
+"""The ledger's memory of Jobs: those that have not ended, and those whose results are kept. A fold of the log.
+
+Each command appends the Job's own event; its Hold's goes into the same commit (`acs.platform.ledger.job_desk`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from acs.events.ids import JOB, parse, show
+from acs.events.job import Job, JobRecord, JobStatus
+from acs.events.refused import Refused
+from acs.platform.ledger.job_contract import JobView
+from acs.storage.event_store import Event
+
+
+class Jobs:
+    """Job ids are those people see (`job_…`)."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        self._of_account: dict[str, list[str]] = {}  # ids, which sort by the time they were made
+        self._unfinished: dict[str, set[str]] = {}  # account → ids
+        self._ended: dict[str, None] = {}  # ids, in the order in which they ended
+
+    def apply(self, event: Any) -> None:
+        """One event of a Job, as the log has it."""
+        self._remember(event.mutate(self._jobs.get(show(JOB, event.originator_id))))
+
+    def keep(self, job: Job) -> None:
+        """One that a checkpoint remembers, given in the order of `everything`."""
+        self._remember(job)
+
+    def everything(self) -> Iterator[Job]:
+        """Those that have ended first, in the order in which they did."""
+        yield from (self._jobs[job_id] for job_id in self._ended)
+        yield from self.unfinished()
+
+    def unfinished(self) -> list[Job]:
+        """In the order in which they were submitted."""
+        return [self._jobs[job_id] for job_id in sorted(itertools.chain(*self._unfinished.values()))]
+
+    def judge_capacity(self, account_id: str, allowed: int) -> None:
+        """Raises JobCapacityReached when the account may have no more that have not ended."""
+        unfinished = len(self._unfinished.get(account_id, ()))
+        if unfinished >= allowed:
+            raise JobCapacityReached(f"The account has {unfinished} unfinished Jobs; {allowed} are allowed.")
+
+    def running(self) -> list[tuple[str, JobRecord]]:
+        return [(show(JOB, job.id), job.record) for job in self.unfinished() if job.record.status is JobStatus.RUNNING]
+
+    def __contains__(self, job_id: str) -> bool:
+        return job_id in self._jobs
+
+    def __getitem__(self, job_id: str) -> JobRecord:
+        """Of one that is known to be there."""
+        return self._jobs[job_id].record
+
+    def get(self, job_id: str) -> JobRecord | None:
+        """None: there is none, or its result has expired."""
+        job = self._jobs.get(job_id)
+        return job.record if job else None
+
+    def newest_first(self, account_id: str, after: str | None) -> Iterator[tuple[str, JobRecord]]:
+        """Those of the account; `after`: only those made before this one, which need not be there any more."""
+        ids = self._of_account.get(account_id, [])
+        end = len(ids) if after is None else bisect_left(ids, after)
+        return ((ids[i], self._jobs[ids[i]].record) for i in range(end - 1, -1, -1))
+
+    def ended_before(self, moment: datetime, limit: int) -> Iterator[tuple[str, JobRecord]]:
+        """Oldest first, `limit` at most."""
+        for job_id in list(itertools.islice(self._ended, limit)):
+            record = self._jobs[job_id].record
+            assert record.finished_at is not None
+            if record.finished_at >= moment:
+                return
+            yield job_id, record
+
+    # Commands: each returns the events it appended
+
+    def submit(self, job_id: str, now: datetime, **fields: object) -> Sequence[Event]:
+        """`fields`: those of Job.Created."""
+        return self._appended(Job.submit(_uuid(job_id), now, **fields))
+
+    def start(self, job_id: str, runner: str, now: datetime) -> Sequence[Event]:
+        return self._changed(job_id, lambda job: job.start(runner, now))
+
+    def note_failed_try(self, job_id: str, code: str, http_status: int, now: datetime) -> Sequence[Event]:
+        return self._changed(job_id, lambda job: job.note_failed_try(code, http_status, now))
+
+    def interrupt(self, job_id: str, now: datetime) -> Sequence[Event]:
+        return self._changed(job_id, lambda job: job.interrupt(now))
+
+    def end(
+        self, job_id: str, http_status: int, code: str | None, result_sha256: str, result_bytes: int, now: datetime
+    ) -> Sequence[Event]:
+        """By the Completion's own status."""
+        if http_status == 200:
+            return self._changed(job_id, lambda job: job.succeed(http_status, result_sha256, result_bytes, now))
+        return self._changed(job_id, lambda job: job.fail(http_status, code, result_sha256, result_bytes, now))
+
+    def cancel(self, job_id: str, reason: str, now: datetime) -> Sequence[Event]:
+        return self._changed(job_id, lambda job: job.cancel(reason, now))
+
+    def expire(self, job_id: str, now: datetime) -> Sequence[Event]:
+        return self._changed(job_id, lambda job: job.expire(now))
+
+    # Inside
+
+    def _changed(self, job_id: str, change: Any) -> Sequence[Event]:
+        job = self._jobs[job_id]
+        change(job)
+        return self._appended(job)
+
+    def _appended(self, job: Job) -> Sequence[Event]:
+        events = job.collect_events()
+        self._remember(job)
+        return events
+
+    def _remember(self, job: Job) -> None:
+        job_id, record = show(JOB, job.id), job.record
+        if job_id not in self._jobs:
+            self._jobs[job_id] = job
+            insort(self._of_account.setdefault(record.account_id, []), job_id)
+        unfinished = self._unfinished.setdefault(record.account_id, set())
+        if not record.status.ended:
+            unfinished.add(job_id)
+        elif not record.expired:
+            unfinished.discard(job_id)
+            self._ended.setdefault(job_id)
+        else:
+            self._forget(job_id, record.account_id)
+
+    def _forget(self, job_id: str, account_id: str) -> None:
+        del self._jobs[job_id], self._ended[job_id]
+        ids = self._of_account[account_id]
+        del ids[bisect_left(ids, job_id)]
+
+
+def view(job_id: str, record: JobRecord, kept: timedelta) -> JobView:
+    """`kept`: how long a result is, from the end of its Job."""
+    finished_at = record.finished_at
+    return JobView(
+        id=job_id,
+        status=record.status.value,
+        model=record.model,
+        created_at=record.created_at,
+        started_at=_seconds(record.started_at),
+        finished_at=_seconds(finished_at),
+        http_status=record.http_status,
+        expires_at=None if finished_at is None else _seconds(finished_at + kept),
+        result_sha256=record.result_sha256,
+        result_bytes=record.result_bytes,
+    )
+
+
+def page(
+    jobs: Iterable[tuple[str, JobRecord]], limit: int, status: str | None, kept: timedelta
+) -> tuple[list[JobView], bool]:
+    """The first `limit` of those in this status, and whether there are more."""
+    wanted = None if status is None else JobStatus(status)
+    found: list[JobView] = []
+    for job_id, record in jobs:
+        if wanted is None or record.status is wanted:
+            if len(found) == limit:
+                return found, True
+            found.append(view(job_id, record, kept))
+    return found, False
+
+
+def _seconds(moment: datetime | None) -> int | None:
+    return None if moment is None else int(moment.timestamp())
+
+
+def _uuid(job_id: str) -> UUID:
+    id = parse(JOB, job_id)
+    assert id is not None, "the ingress made it"
+    return id
+
+
+class JobCapacityReached(Refused):
+    pass
