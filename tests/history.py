@@ -12,6 +12,7 @@ from acs.events.account import Account
 from acs.events.api_key import ApiKey, new_secret
 from acs.events.hold import HoldStatus, Quote
 from acs.events.ids import ACCOUNT, HOLD, KEY, show, uuid7
+from acs.events.job import Job, JobStatus
 from acs.events.ledger import Ledger, month_of
 from acs.events.platform_settings import PlatformSettings
 from acs.storage.event_store import Event, EventStore
@@ -147,7 +148,49 @@ class History:
             if self.chance.random() < 0.01:
                 self.change_something()
 
-    def keep(self, *aggregates: Account | ApiKey | Ledger | PlatformSettings) -> None:
+    def work(self, jobs: int) -> None:
+        """So many Jobs go through the ways that a Job can go, each as far as chance will have it."""
+        for _ in range(jobs):
+            account = self.chance.choice(self.accounts)
+            key = self.chance.choice(self.keys[account.id])
+            self.now += self.step
+            job = Job.submit(
+                uuid7(),
+                self.now,
+                account_id=show(ACCOUNT, account.id),
+                key_id=show(KEY, key.id),
+                model="toy",
+                hold_id=show(HOLD, uuid7()),
+                request_id="req",
+                request_sha256="0" * 64,
+                created_at=int(self.now.timestamp()),
+            )
+            while not job.record.expired and self.chance.random() < 0.9:
+                self.now += self.step
+                self.go_on(job)
+            self.keep(job)
+
+    def go_on(self, job: Job) -> None:
+        result = ("1" * 64, self.chance.randint(100, 1000), self.now)
+        match job.record.status:
+            case JobStatus.QUEUED:
+                self.chance.choice((job.start, job.start, job.start, job.cancel))("runner_1", self.now)
+            case JobStatus.RUNNING:
+                match self.chance.randrange(5):
+                    case 0:
+                        job.note_failed_try("vllm_oom", 502, self.now)
+                    case 1:
+                        job.interrupt(self.now)
+                    case 2:
+                        job.fail(502, "vllm_oom", *result)
+                    case 3:
+                        job.succeed(200, *result)
+                    case 4:
+                        job.cancel("asked", self.now)
+            case _:
+                job.expire(self.now)
+
+    def keep(self, *aggregates: Account | ApiKey | Job | Ledger | PlatformSettings) -> None:
         """Its events are of this moment."""
         for aggregate in aggregates:
             self.events += [dataclasses.replace(event, timestamp=self.now) for event in aggregate.collect_events()]

@@ -18,10 +18,11 @@ from eventsourcing.utils import get_topic
 
 from acs.events.account import Account
 from acs.events.api_key import ApiKey
+from acs.events.job import Job
 from acs.events.ledger import Ledger
 from acs.events.platform_settings import PlatformSettings
 
-AGGREGATES: tuple[type[Aggregate], ...] = (Account, ApiKey, Ledger, PlatformSettings)
+AGGREGATES: tuple[type[Aggregate], ...] = (Account, ApiKey, Job, Ledger, PlatformSettings)
 COLUMN_TYPES = {str: "VARCHAR", int: "BIGINT", UUID: "VARCHAR", dict[str, int]: "MAP(VARCHAR, BIGINT)"}
 WRAPPED = (UUID,)  # the store writes these as {"_type_": …, "_data_": …}, and a time as well
 COMMON = frozenset(Aggregate.Created.__dataclass_fields__)

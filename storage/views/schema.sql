@@ -76,6 +76,25 @@ CREATE TABLE late_settlements ( -- attempts to end a Hold that had ended otherwi
     noted_at TIMESTAMP NOT NULL,
 );
 
+CREATE TABLE jobs ( -- Completions that ran on the server after their client had gone
+    job_id VARCHAR NOT NULL, -- job_…
+    account_id VARCHAR NOT NULL,
+    key_id VARCHAR NOT NULL,
+    model VARCHAR NOT NULL, -- id in the catalogue
+    hold_id VARCHAR NOT NULL, -- placed when it was submitted, resolved when it ended
+    request_id VARCHAR NOT NULL, -- of the request that submitted it
+    status VARCHAR NOT NULL, -- queued, running, succeeded, failed or cancelled
+    runs BIGINT NOT NULL, -- how often it was started
+    failed_tries BIGINT NOT NULL, -- that were tried again
+    http_status BIGINT, -- of the Completion; null until it has ended, and for a cancelled one
+    error_code VARCHAR, -- of a failed one
+    result_bytes BIGINT, -- null until it has ended, and for a cancelled one
+    submitted_at TIMESTAMP NOT NULL,
+    started_at TIMESTAMP, -- of the last run
+    finished_at TIMESTAMP,
+    expired_at TIMESTAMP, -- when its result was erased
+);
+
 -- Holds lie in two tables, so that the large one only grows. Ask the view `holds`.
 
 CREATE TABLE open_holds ( -- part of `holds`

@@ -17,7 +17,8 @@ import pyarrow as pa
 from acs.events.account import Account
 from acs.events.api_key import ApiKey
 from acs.events.hold import Hold, HoldStatus
-from acs.events.ids import ACCOUNT, KEY, show
+from acs.events.ids import ACCOUNT, JOB, KEY, show
+from acs.events.job import Job
 from acs.events.ledger import Ledger
 from acs.events.platform_settings import PlatformSettings
 from acs.storage.event_store import EventStore
@@ -34,6 +35,7 @@ IDENTITY = {  # what tells rows of a table apart
     "ledgers": ("account_id", "month"),
     "key_ledgers": ("account_id", "month", "key_id"),
     "holds": ("hold_id",),
+    "jobs": ("job_id",),
     "late_settlements": ("hold_id", "asked_as", "noted_at"),
 }
 # The days, from the Holds as the events have them.
@@ -171,6 +173,24 @@ def _hold(ledger: Ledger, hold_id: str, hold: Hold) -> Row:
     }
 
 
+def _job(job: Job) -> Row:
+    record = job.record
+    return {
+        "job_id": show(JOB, job.id),
+        "account_id": record.account_id,
+        "key_id": record.key_id,
+        "model": record.model,
+        "hold_id": record.hold_id,
+        "request_id": record.request_id,
+        "status": record.status.value,
+        "runs": record.runs,
+        "failed_tries": record.failed_tries,
+        "http_status": record.http_status,
+        "started_at": record.started_at and _utc(record.started_at),
+        "finished_at": record.finished_at and _utc(record.finished_at),
+    }
+
+
 def _rows_of(aggregate: Any) -> Iterator[tuple[str, Row]]:
     match aggregate:
         case Account():
@@ -183,6 +203,8 @@ def _rows_of(aggregate: Any) -> Iterator[tuple[str, Row]]:
             row = {"key_id": show(KEY, aggregate.id), "account_id": show(ACCOUNT, aggregate.account_id)}
             row |= {"name": aggregate.name, "prefix": aggregate.prefix, "state": state}
             yield "keys", row | {"budget_tokens": aggregate.budget_tokens}
+        case Job():
+            yield "jobs", _job(aggregate)
         case PlatformSettings():
             yield "platform_settings", {"spend_limit_micro_usd": aggregate.spend_limit_micro_usd}
         case Ledger():
