@@ -72,10 +72,35 @@ async def run_load(url: str, key: str, body: dict[str, Any], clients: int, secon
     return load
 
 
-async def _answer(reader: asyncio.StreamReader) -> float:
+async def run_count(url: str, key: str, body: dict[str, Any], clients: int, count: int, status: int = 200) -> Load:
+    """Like `run_load`, until `count` requests have been answered, each with `status`."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    load = Load(0.0)
+    wire = request_bytes(url, key, body)
+    turns = iter(range(count))
+    start = time.perf_counter()
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=2**24)
+        try:
+            for _ in turns:
+                asked = time.perf_counter()
+                writer.write(wire)
+                await _answer(reader, status)
+                load.latencies_s.append(time.perf_counter() - asked)
+        finally:
+            writer.close()
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+    load.seconds = time.perf_counter() - start
+    return load
+
+
+async def _answer(reader: asyncio.StreamReader, status: int = 200) -> float:
     """Read one whole answer; the time when its first body bytes came."""
     head = await reader.readuntil(b"\r\n\r\n")
-    if not head.startswith(b"HTTP/1.1 200"):
+    if not head.startswith(b"HTTP/1.1 %d" % status):
         raise RuntimeError(head.decode(errors="replace") + (await reader.read(2000)).decode(errors="replace"))
     lowered = head.lower()
     if b"transfer-encoding: chunked" not in lowered:

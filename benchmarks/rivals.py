@@ -52,7 +52,15 @@ class Rival:
 
 
 def _kind(command: str) -> str:
-    names = ("haproxy", "ServeReplica:api", "ServeReplica:model", "EngineCore", "VLLM::Worker", "LedgerActor")
+    names = (
+        "haproxy",
+        "ServeReplica:api",
+        "ServeReplica:jobs",
+        "ServeReplica:model",
+        "EngineCore",
+        "VLLM::Worker",
+        "LedgerActor",
+    )
     ray = ("ServeController", "ProxyActor", "HAProxyManager", "gcs_server", "raylet")
     for name in (*names, *ray):
         if name in command:
@@ -83,7 +91,11 @@ def prepared(catalogue: str, models_dir: Path) -> tuple[Model, Path]:
 
 
 # One key floods the server here: what a key may do is raised.
-FLOOD = {"ACS_LIMIT_KEY_RUNNING": "1000", "ACS_LIMIT_KEY_RATE_PER_MINUTE": "1000000"}
+FLOOD = {
+    "ACS_LIMIT_KEY_RUNNING": "1000",
+    "ACS_LIMIT_KEY_RATE_PER_MINUTE": "1000000",
+    "ACS_LIMIT_ACCOUNT_JOBS": "100000",
+}
 
 
 def start_ours(models_dir: Path, port: int, catalogue: str = "toy") -> Rival:

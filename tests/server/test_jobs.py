@@ -1,0 +1,161 @@
+"""Jobs through `kill -9` of everything that has a part in them: each ends exactly once, none is lost, none is charged
+twice. What is believed is the events.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from server.running import Server, start_server
+from server.waiting import within
+
+from acs.events.ids import JOB, show
+from acs.events.job import Job
+from acs.events.ledger import Ledger
+from acs.platform.settings import SHIPPED_CATALOGUES
+from acs.storage.event_store import open_event_store
+
+pytestmark = pytest.mark.server
+
+# What is killed: a part of its command line.
+RUNNER, REPLICA, LEDGER, INGRESS = "ServeReplica:jobs:", "ServeReplica:model-", "LedgerActor", "ServeReplica:api:"
+SERVER = "the whole server"
+RECOVERY_S = 300
+ENDS = (Job.Succeeded, Job.Failed, Job.Cancelled)
+RESOLVED = (Ledger.HoldSettled, Ledger.HoldReleased, Ledger.HoldExpired)
+
+
+class Submitting:
+    """Clients that submit Jobs without a pause, each under an Idempotency-Key, and send again what was not answered."""
+
+    def __init__(self, world: World, clients: int = 4) -> None:
+        self.ids: list[str] = []
+        self._world = world
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._submit, args=(number,)) for number in range(clients)]
+
+    def __enter__(self) -> Submitting:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _submit(self, client: int) -> None:
+        number = 0
+        while not self._over.is_set():
+            number += 1
+            key = f"{self._world.server.process.pid}-{client}-{number}"
+            body = {"model": "fake", "prompt": key, "max_tokens": 1 + number % 40}
+            while not self._over.is_set():
+                with contextlib.suppress(httpx.TransportError):
+                    answer = self._world.ask("POST", "", json=body, headers={"Idempotency-Key": key})
+                    if answer.status_code == 202:
+                        self.ids.append(answer.json()["id"])
+                        break
+                    assert answer.status_code in (409, 429, 502, 503), answer.text
+                time.sleep(0.1)
+
+
+class World:
+    def __init__(self, folder: Path, models_dir: Path) -> None:
+        self._folder = folder
+        fake = (SHIPPED_CATALOGUES / "fake.toml").read_text()
+        slow = fake.replace("max_model_len = 2048", "max_model_len = 2048, step_s = 0.01")
+        (folder / "slow.toml").write_text(slow.replace("target_ongoing = 64", "target_ongoing = 16"))
+        self._env = {"ACS_MODELS": str(models_dir), "ACS_LIMIT_JOB_RETRY_S": "0.5", "ACS_LIMIT_OWNER_LEASE_S": "3"}
+        self.server = self._start()
+
+    def _start(self) -> Server:
+        return start_server(self._folder / "data", catalogue=str(self._folder / "slow.toml"), env=self._env)
+
+    def ask(self, method: str, path: str, **fields: object) -> httpx.Response:
+        headers = {**self.server.headers, **fields.pop("headers", {})}  # type: ignore[dict-item]
+        return httpx.request(
+            method,
+            f"{self.server.v1}/completion-jobs{path}",
+            headers=headers,
+            timeout=20,
+            **fields,  # type: ignore[arg-type]
+        )
+
+    def kill(self, what: str) -> None:
+        if what == SERVER:
+            self.server.process.kill()
+            self.server.process.wait()
+            self.server = self._start()
+        else:
+            (victim, *_) = within(RECOVERY_S, lambda: self.server.named(what))
+            os.kill(victim.pid, signal.SIGKILL)
+
+    def finished(self) -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            pages = [self.ask("GET", f"?limit=1&status={status}") for status in ("queued", "running")]
+            return all(page.status_code == 200 and not page.json()["data"] for page in pages)
+        return False
+
+    def judge(self, ids: list[str]) -> collections.Counter[str]:
+        """By the events; how the Jobs ended."""
+        self.server.stop()
+        store = open_event_store(self._folder / "data" / "events.sqlite")
+        events = [event for _, event in store.read_log(0)]
+        store.close()
+        ends = {kind: [e for e in events if isinstance(e, kind)] for kind in (Job.Created, ENDS, RESOLVED)}
+        submitted = {show(JOB, event.originator_id): event for event in ends[Job.Created]}
+        ended = {show(JOB, event.originator_id): event for event in ends[ENDS]}
+        resolved = {event.hold_id: event for event in ends[RESOLVED]}
+        assert set(ids) <= set(submitted), "none that was answered with 202 is lost"
+        assert len(ends[ENDS]) == len(ended) == len(submitted), "each ends exactly once"
+        assert set(ended) == set(submitted)
+        assert len(ends[RESOLVED]) == len(resolved) == len(submitted), "each Hold is resolved exactly once"
+        for job_id, end in ended.items():
+            hold = resolved[submitted[job_id].hold_id]
+            assert isinstance(end, Job.Succeeded) == (isinstance(hold, Ledger.HoldSettled) and hold.http_status == 200)
+        return collections.Counter(type(end).__name__ for end in ended.values())
+
+
+@pytest.fixture
+def world(tmp_path: Path, models_dir: Path) -> Iterator[World]:
+    world = World(tmp_path, models_dir)
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: world.server.stop())
+        yield world
+
+
+def story(world: World, kills: list[str], pause_s: float) -> None:
+    rng = random.Random(os.environ.get("ACS_TEST_SEED", "0"))
+    with Submitting(world) as submitting:
+        within(RECOVERY_S, lambda: submitting.ids)
+        for what in kills:
+            before = len(submitting.ids)
+            time.sleep(rng.random() * pause_s)  # the moment is the point
+            world.kill(what)
+            within(RECOVERY_S, lambda: len(submitting.ids) > before + 10)  # noqa: B023
+    within(RECOVERY_S, world.finished)
+    outcomes = world.judge(submitting.ids)
+    print(f"{len(submitting.ids)} Jobs, {len(kills)} kills: {dict(outcomes)}")
+    assert outcomes["Succeeded"] == outcomes.total(), outcomes
+
+
+def test_jobs_live_through_the_death_of_every_part_of_the_server(world: World) -> None:
+    story(world, [RUNNER, LEDGER, REPLICA, SERVER, INGRESS], 0.5)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_hundreds_of_jobs_live_through_forty_deaths(world: World) -> None:
+    rng = random.Random(os.environ.get("ACS_TEST_SEED", "0"))
+    story(world, rng.choices([RUNNER, LEDGER, REPLICA, INGRESS, SERVER], (4, 4, 4, 2, 1), k=40), 3)
