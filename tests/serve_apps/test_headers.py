@@ -135,6 +135,7 @@ HEADERS = [
     (errors.DeadlineInfeasible("-"), 400, NEVER, None),
     (errors.ModelNotFound("-"), 400, NONE, None),
     (errors.ContextLengthExceeded("-"), 400, NONE, None),
+    (errors.HarvestUnsupported("-"), 400, NONE, None),
     (errors.MissingAuthorization("-"), 401, NONE, None),
     (errors.InvalidApiKey("-"), 401, NONE, None),
     (errors.KeyRevoked("-"), 401, NONE, None),
