@@ -14,9 +14,9 @@ from acs.serve_apps.inference.tap.choices import Budget, TappedChoices, TappedMo
 from acs.serve_apps.inference.tap.exchange import Exchange
 from acs.serve_apps.inference.tap.self_test import SelfTest
 from acs.serve_apps.inference.vllm_outputs import Collector, Fan
+from acs.serve_apps.inference.vllm_sampling import sampling_params
 
 CHOICES_A_TURN = 16
-SEED_MODULUS = 2**63
 
 # On a CPU vLLM runs the model in a process of its own and both sides spin while they wait for the other. In the engine
 # core's process, as on a GPU, a step costs a fifth less, a core stays free, and 600 MB with it (benchmarks/README.md).
@@ -97,7 +97,7 @@ class VllmEngine:
     async def _add(self, request: Generate, index: int, collector: Collector, tapped: TappedChoices | None) -> None:
         prompt, choice = divmod(index, request.n)
         given: dict[str, Any] = {"type": "token", "prompt_token_ids": request.prompts[prompt]}
-        params = _sampling_params(request, choice)
+        params = sampling_params(request, choice)
         if tapped is not None:
             params.extra_args = tapped.extra_args(index)
             if tapped.cache_salt is not None:
@@ -179,32 +179,3 @@ def _until_ended(ended: asyncio.Future[None]) -> Sink:
             ended.set_result(None)
 
     return sink
-
-
-def _sampling_params(request: Generate, choice: int) -> Any:
-    from vllm.sampling_params import RequestOutputKind, SamplingParams
-
-    sampling = request.sampling
-    per_token = request.stream or request.logprobs is not None
-    # Every choice of a prompt has the same prompt rows: the first one brings them for all.
-    prompt_logprobs = request.prompt_logprobs if choice == 0 else None
-    return SamplingParams(
-        max_tokens=sampling.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        repetition_penalty=sampling.repetition_penalty,
-        seed=None if sampling.seed is None else (sampling.seed + choice) % SEED_MODULUS,
-        stop=sampling.stop,
-        logit_bias=sampling.logit_bias,
-        ignore_eos=sampling.ignore_eos,
-        min_tokens=sampling.min_tokens,
-        logprobs=request.logprobs,
-        prompt_logprobs=prompt_logprobs,
-        # What is cached is not computed, and only what is computed can be read.
-        skip_reading_prefix_cache=True if request.capture else None,
-        output_kind=RequestOutputKind.DELTA if per_token else RequestOutputKind.FINAL_ONLY,
-    )

@@ -20,7 +20,7 @@ from acs.platform.inference.contract import (
     PromptRows,
     Sink,
 )
-from acs.serve_apps.inference.tap.choices import TappedChoices
+from acs.serve_apps.inference.tap.choices import TappedChoices, TappedTokens
 from acs.serve_apps.inference.tap.exchange import BeyondRange, Incomplete
 from acs.serve_apps.inference.vllm_adapters import Row, pack_rows
 
@@ -109,31 +109,6 @@ class Fan:
     def _close(self) -> None:
         if self.tapped is not None:
             self.tapped.close()
-
-
-class TappedTokens:
-    """The tokens of one choice that captures or is steered, which its sheet must show."""
-
-    def __init__(self, tapped: TappedChoices, index: int, prompt: list[int]) -> None:
-        self.captures = tapped.captures
-        self._tapped = tapped
-        self._index = index
-        self._token_ids = list(prompt)
-        self._checked: int | None = None  # positions before this are known to be steered
-
-    def add(self, token_ids: list[int], cached: int) -> None:
-        """`cached`: positions of the prompt that vLLM took from its cache: other choices of this request made them.
-
-        Raises Incomplete when what made these tokens was not steered.
-        """
-        self._token_ids += token_ids
-        if not self.captures and token_ids:
-            first, self._checked = self._checked if self._checked is not None else cached, len(self._token_ids) - 1
-            self._tapped.check(self._index, first, self._token_ids[first:-1])
-
-    def read(self) -> Captured:
-        """Raises Incomplete."""
-        return self._tapped.read(self._index, self._token_ids[:-1])
 
 
 class Collector:
