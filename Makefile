@@ -24,6 +24,8 @@ bench: setup
 	$(BIN)/python benchmarks/whole_vocabulary.py
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/ledger.py
+	$(BIN)/python benchmarks/activations.py
+	$(BIN)/python benchmarks/activations_http.py
 
 setup:
 	@scripts/setup

@@ -4,8 +4,8 @@
 
 Plain vLLM has the same engine arguments; `--compiled` adds it with its own default, torch.compile. `--lens` names the
 interpreter of an environment that has vllm-lens (Python 3.12 and the same vLLM: see README.md). Each contender is a
-process with an engine of its own, and one runs at a time; a round asks all of them the same new prompts. Printed are
-the medians of the rounds' ratios to plain vLLM, with their spread. Delivery is included: a capture counts when its
+process with an engine of its own, and one runs at a time, with new prompts each time: none is cached. Printed are the
+medians of the rounds' ratios to plain vLLM, with their spread. Delivery is included: a capture counts when its
 bytes have arrived in the process that asked.
 """
 
@@ -52,8 +52,8 @@ class Work:
 
 
 WORKLOADS = {  # by model: what one turn asks
-    "toy": {"prefill 128 × 512": Work(128, 512, 1), "decode 64 × 64": Work(64, 8, 64)},
-    "smollm2-135m": {"prefill 8 × 256": Work(8, 256, 1), "decode 32 × 24": Work(32, 8, 24)},
+    "toy": {"prefill 32 × 512": Work(32, 512, 1), "decode 64 × 64": Work(64, 8, 64)},
+    "smollm2-135m": {"prefill 4 × 256": Work(4, 256, 1), "decode 16 × 16": Work(16, 8, 16)},
 }
 CATALOGUES = {"toy": "toy", "smollm2-135m": "default"}
 Turn = Callable[[Work], Awaitable[None]]
@@ -211,8 +211,9 @@ def compare(contenders: dict[str, Contender], setting: Any, rounds: int) -> None
             seconds = {}
             order = [("vllm", "vllm", {}), *((name, who, more) for name, (who, more) in wanted.items())]
             random.Random(number).shuffle(order)
-            for name, who, more in order:
-                seconds[name] = contenders[who].turn(Work(**{**asdict(plain), **more, "seed": number}))
+            for turn, (name, who, more) in enumerate(order):
+                seed = 1000 * number + turn
+                seconds[name] = contenders[who].turn(Work(**{**asdict(plain), **more, "seed": seed}))
             if number >= 0:
                 base.append(seconds["vllm"])
                 for name in wanted:

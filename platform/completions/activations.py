@@ -187,7 +187,7 @@ class SteeringVector(Body):
     ] = Field(None, description="The positions of the rows of [layers, positions, hidden]; default: 0, 1, …")
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         return int(self.activations.nbytes)
 
     def steering(self) -> Steering | None:

@@ -141,7 +141,7 @@ def _between_fields(request: CompletionRequest, limits: Limits, streamable: bool
         found.append(("min_tokens", f"is {request.min_tokens}, above max_tokens {request.max_tokens}"))
     if request.stream and request.output_residual_stream is not None:
         found.append(("output_residual_stream", "cannot be streamed; leave out stream"))
-    steering_bytes = sum(vector.bytes for vector in request.apply_steering_vectors or ())
+    steering_bytes = sum(vector.size_bytes for vector in request.apply_steering_vectors or ())
     if steering_bytes > limits.steering_bytes:
         much = f"holds {steering_bytes:,} bytes as float32; at most {limits.steering_bytes:,}"
         found.append(("apply_steering_vectors", much))

@@ -60,9 +60,9 @@ def _breakable_write(self: Step, row: Rows, records: Any) -> None:
     _write(self, row, records)
 
 
-def _breakable_additions(request: TappedRequest, *rest: Any) -> Any:
-    _fail_at("plan", request.group)
-    return _additions_of(request, *rest)
+def _breakable_additions(row: Rows) -> Any:
+    _fail_at("plan", row.request.group)
+    return _additions_of(row)
 
 
 # In the worker's process alone, which imports this module by the engine's name of its extension.

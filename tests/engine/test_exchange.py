@@ -32,7 +32,7 @@ def write(sheet: Sheet, position: int, token_id: int, value: float, label: int |
 
 
 def test_rows_come_by_layer_and_position_in_whatever_order_they_were_written(exchange):
-    sheet = exchange.sheet(LAYOUT)
+    sheet = exchange.sheet(LAYOUT, 4)
     for position, value in ((2, 30.0), (0, 10.0), (1, 99.0), (1, 20.0)):  # the later of two counts
         write(sheet, position, TOKENS[position], value)
     rows = np.frombuffer(sheet.read(TOKENS), "<f4").reshape(2, 3, 3)
@@ -41,7 +41,7 @@ def test_rows_come_by_layer_and_position_in_whatever_order_they_were_written(exc
 
 
 def test_rows_beyond_the_last_token_do_not_matter(exchange):
-    sheet = exchange.sheet(LAYOUT)
+    sheet = exchange.sheet(LAYOUT, 4)
     for position, token_id in enumerate([*TOKENS, 5]):
         write(sheet, position, token_id, 1.0)
     assert len(sheet.read(TOKENS)) == 2 * 3 * 3 * 4
@@ -49,7 +49,7 @@ def test_rows_beyond_the_last_token_do_not_matter(exchange):
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
 def test_a_missing_row_is_an_error(exchange, missing):
-    sheet = exchange.sheet(LAYOUT)
+    sheet = exchange.sheet(LAYOUT, 4)
     for position in {0, 1, 2} - {missing}:
         write(sheet, position, TOKENS[position], 1.0)
     with pytest.raises(Incomplete):
@@ -60,7 +60,7 @@ def test_a_missing_row_is_an_error(exchange, missing):
 
 @pytest.mark.parametrize(("token_id", "label"), [(8, None), (0, 1), (0, 3)])
 def test_the_row_of_another_token_or_position_is_an_error(exchange, token_id, label):
-    sheet = exchange.sheet(LAYOUT)
+    sheet = exchange.sheet(LAYOUT, 4)
     for position in (0, 2):
         write(sheet, position, TOKENS[position], 1.0)
     write(sheet, 1, token_id, 1.0, label)
@@ -69,7 +69,7 @@ def test_the_row_of_another_token_or_position_is_an_error(exchange, token_id, la
 
 
 def test_labels_are_checked_from_any_position_on(exchange):
-    sheet = exchange.sheet(LAYOUT)
+    sheet = exchange.sheet(LAYOUT, 4)
     write(sheet, 1, TOKENS[1], 1.0)
     write(sheet, 2, TOKENS[2], 1.0)
     sheet.check(1, TOKENS[1:])
@@ -79,7 +79,7 @@ def test_labels_are_checked_from_any_position_on(exchange):
 
 
 def test_a_sheet_that_the_worker_has_removed_is_an_error(exchange):
-    sheet = exchange.sheet(LAYOUT)
+    sheet = exchange.sheet(LAYOUT, 4)
     sheet.remove()
     with pytest.raises(Incomplete):
         sheet.read(TOKENS)
@@ -88,7 +88,7 @@ def test_a_sheet_that_the_worker_has_removed_is_an_error(exchange):
 
 
 def test_only_the_owner_reads_the_folder_and_its_files(exchange):
-    sheet, vectors = exchange.sheet(LAYOUT), exchange.share(b"values")
+    sheet, vectors = exchange.sheet(LAYOUT, 4), exchange.share(b"values")
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (exchange.folder.parent, exchange.folder)]
     assert modes == [0o700, 0o700]
     assert [stat.S_IMODE(path.stat().st_mode) for path in (sheet.path, vectors)] == [0o600, 0o600]
@@ -98,7 +98,7 @@ def test_no_link_that_lies_in_the_way_is_followed(exchange, tmp_path):
     (tmp_path / "target").touch()
     (exchange.folder / "sheet-1").symlink_to(tmp_path / "target")
     with pytest.raises(FileExistsError):
-        exchange.sheet(LAYOUT)
+        exchange.sheet(LAYOUT, 4)
 
 
 def test_vectors_of_the_same_content_are_one_file_until_the_last_lets_go(exchange):
@@ -114,7 +114,7 @@ def test_what_a_killed_replica_left_is_swept_and_a_living_one_is_let_be(exchange
     tensors = exchange.folder.parent
     program = (
         "import os, sys; from pathlib import Path; from acs.serve_apps.inference.tap.exchange import Exchange, Layout\n"
-        "left = Exchange(Path(sys.argv[1])); left.sheet(Layout(1, 1, 'float32')); print(left.folder, flush=True)\n"
+        "left = Exchange(Path(sys.argv[1])); left.sheet(Layout(1, 1, 'float32'), 1); print(left.folder, flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
     killed = subprocess.run(

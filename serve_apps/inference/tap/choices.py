@@ -69,13 +69,13 @@ class TappedChoices:
         self.captures = bool(request.capture)
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         request = self._request
         positions = sum(len(prompt) + request.sampling.max_tokens - 1 for prompt in request.prompts)
         return request.n * positions * self._layout.record_bytes + sum(len(one.values) for one in request.steering)
 
     async def open(self) -> None:
-        await self._budget.take(self.bytes)
+        await self._budget.take(self.size_bytes)
         self._open = True
         for one in self._request.steering:
             self._vectors.append(
@@ -92,12 +92,13 @@ class TappedChoices:
     def extra_args(self, index: int) -> dict[str, Any]:
         """What the worker is told of choice `index`; its sheet is made."""
         request = self._request
-        self._sheets[index] = sheet = self._exchange.sheet(self._layout)
+        capacity = len(request.prompts[index // request.n]) + request.sampling.max_tokens - 1
+        self._sheets[index] = sheet = self._exchange.sheet(self._layout, capacity)
         return {
             KEY: {
                 "group": request.request_id,
                 "sheet": str(sheet.path),
-                "capacity": len(request.prompts[index // request.n]) + request.sampling.max_tokens - 1,
+                "capacity": capacity,
                 "layers": request.capture,
                 "steering": self._vectors,
             }
@@ -126,7 +127,7 @@ class TappedChoices:
                 self.remove(index)
             for vector in self._vectors:
                 self._exchange.release(Path(vector["file"]))
-            self._budget.give_back(self.bytes)
+            self._budget.give_back(self.size_bytes)
 
 
 class TappedTokens:

@@ -8,8 +8,8 @@
 
 A **sheet** has one record for each position of a choice: a label of two int32 (position + 1, token id), then the rows
 of the wanted Layers, [layers, hidden], in the model's own dtype. A record of zeros was never written. The worker writes
-with pwrite, so that a full disk is an error of one request and not the death of the process, as it would be in mapped
-memory.
+into mapped memory; the replica has taken the sheet's whole room before, so that a full disk is an error of one request
+and not the death of the worker.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import mmap
 import os
 import shutil
 import tempfile
@@ -107,6 +108,16 @@ class Sheet:
             raise Incomplete("the worker has given the request up") from None
 
 
+def mapped(sheet: Path, layout: Layout, capacity: int) -> np.ndarray:
+    """By the worker: the sheet's records, uint8 [capacity, record bytes], to be written; unmapped with the array."""
+    descriptor = os.open(sheet, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        memory = mmap.mmap(descriptor, capacity * layout.record_bytes)
+    finally:
+        os.close(descriptor)
+    return np.frombuffer(memory, np.uint8).reshape(capacity, layout.record_bytes)
+
+
 def give_up(sheet: Path, error: Exception) -> None:
     """By the worker: without its sheet a choice passes none of the replica's checks."""
     if isinstance(error, BeyondRange):
@@ -141,10 +152,12 @@ class Exchange:
         self._sheets = 0
         self._users: dict[Path, int] = {}
 
-    def sheet(self, layout: Layout) -> Sheet:
+    def sheet(self, layout: Layout, capacity: int) -> Sheet:
+        """An empty sheet with room for `capacity` positions. Raises OSError when there is no such room."""
         self._sheets += 1
         sheet = Sheet(self.folder / f"sheet-{self._sheets}", layout)
-        os.close(os.open(sheet.path, _CREATE, 0o600))
+        with open(os.open(sheet.path, _CREATE, 0o600), "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, capacity * layout.record_bytes)
         return sheet
 
     def share(self, data: bytes) -> Path:

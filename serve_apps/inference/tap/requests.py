@@ -12,13 +12,14 @@ The file of a steering vector is float32 [layers, rows, hidden]: one row for eve
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from acs.serve_apps.inference.tap.exchange import Layout
+from acs.serve_apps.inference.tap.exchange import Layout, mapped
 from acs.serve_apps.inference.tap.steering import Vector
 
 KEY = "acs_tap"
@@ -53,38 +54,35 @@ def _key(given: dict[str, Any]) -> Any:
     return given["file"], layers, given["scale"], given["norm_match"], places
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TappedRequest:
     """A request that has been scheduled and has not ended."""
 
     id: str
     group: str
     layers: tuple[int, ...]
-    layout: Layout
-    capacity: int
-    sheet: int  # file descriptor
+    sheet: np.ndarray  # uint8 [capacity, record bytes]
     steering: list[Vector]
     given: dict[str, Any]
 
     @classmethod
     def begin(cls, request_id: str, given: dict[str, Any], vectors: Vectors, hidden: int, dtype: str) -> TappedRequest:
         layers = tuple(given["layers"])
-        sheet = os.open(given["sheet"], os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        taken: list[dict[str, Any]] = []
+        sheet = mapped(Path(given["sheet"]), Layout(len(layers), hidden, dtype), given["capacity"])
+        request = cls(request_id, given["group"], layers, sheet, [], given)
         try:
-            steering = []
             for one in given["steering"]:
-                steering.append(vectors.take(one))
-                taken.append(one)
+                request.steering.append(vectors.take(one))
         except BaseException:
-            os.close(sheet)
-            for one in taken:
-                vectors.give_back(one)
+            request.end(vectors)
             raise
-        layout = Layout(len(layers), hidden, dtype)
-        return cls(request_id, given["group"], layers, layout, given["capacity"], sheet, steering, given)
+        return request
 
     def end(self, vectors: Vectors) -> None:
-        os.close(self.sheet)
-        for one in self.given["steering"]:
+        for one, _ in zip(self.given["steering"], self.steering, strict=False):  # those that were taken
             vectors.give_back(one)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it is steered in each step as in the one before, wherever that stands in the text."""
+        return all(vector.positions is None for vector in self.steering)

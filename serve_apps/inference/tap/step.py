@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 
 from acs.serve_apps.inference.tap.exchange import LABEL_BYTES, BeyondRange
 from acs.serve_apps.inference.tap.requests import TappedRequest
-from acs.serve_apps.inference.tap.steering import Addition, Output, SteeredLayer, halves
+from acs.serve_apps.inference.tap.steering import Addition, Output, halves
 
 if TYPE_CHECKING:
     from acs.serve_apps.inference.tap.tap import Tap
@@ -42,28 +41,8 @@ class Step:
             layer: self._records[:, self._pad + number * tap.hidden :][:, : tap.hidden]
             for number, layer in enumerate(self._layers)
         }
-        self._steered: dict[int, SteeredLayer] = {}
-        for layer, rounds in self._additions().items():
-            self._steered[layer] = SteeredLayer(rounds, tap.device)
+        self._steered = tap.steered_layers(rows)
         self._due = {*self._columns, *self._steered}  # Layers whose block has not been run
-
-    def _additions(self) -> dict[int, list[list[Addition]]]:
-        """By Layer, in rounds (see `SteeredLayer`)."""
-        found: dict[int, list[list[Addition]]] = {}
-        for request, start, stop, position in self._rows:
-            if not request.steering:
-                continue
-            try:
-                mine = _additions_of(request, start, stop, position)
-            except Exception as error:
-                self._tap.fail([request], error)
-                continue
-            for layer, additions in mine.items():
-                rounds = found.setdefault(layer, [])
-                rounds.extend([] for _ in range(len(additions) - len(rounds)))
-                for number, addition in enumerate(additions):
-                    rounds[number].append(addition)
-        return found
 
     def at(self, layer: int, output: Output) -> None:
         """Called after each block: steer first, so that what is read is what the next block meets."""
@@ -98,8 +77,6 @@ class Step:
             self._tap.fail((row.request for row in self._rows), error)
             return
         for row in self._rows:
-            if self._tap.requests.get(row.request.id) is not row.request:  # it has failed in this step
-                continue
             try:
                 self._write(row, records)
             except Exception as error:
@@ -113,33 +90,45 @@ class Step:
                 self._tap.fail(touched, BeyondRange())
 
     def _write(self, row: Rows, records: np.ndarray) -> None:
-        """`records`: uint8 [rows, bytes]."""
-        request = row.request
-        count = min(row.stop - row.start, request.capacity - row.position)
-        if count <= 0:  # vLLM may run a step more than the request needs
+        """`records`: uint8 [rows, bytes]. (Of a request that has failed in this step the sheet is gone already.)"""
+        request, start, stop, position = row
+        sheet = request.sheet[position : position + stop - start]  # shorter when vLLM runs beyond the last token
+        mine = records[start - self._first :][: len(sheet)]
+        if request.layers == self._layers:
+            sheet[:] = mine
             return
-        mine = records[row.start - self._first :][:count]
-        if request.layers != self._layers:
-            mine = np.concatenate([mine[:, part] for part in self._parts_of(request)], axis=1)
-        written = os.pwrite(request.sheet, np.ascontiguousarray(mine).data, row.position * request.layout.record_bytes)
-        if written != mine.nbytes:
-            raise OSError(f"{written} of {mine.nbytes} bytes could be written")
-
-    def _parts_of(self, request: TappedRequest) -> Iterator[slice]:
-        """The bytes of the records that are this request's."""
-        yield slice(LABEL_BYTES)
         size = self._tap.hidden * self._tap.itemsize
-        for layer in request.layers:
-            start = LABEL_BYTES + self._layers.index(layer) * size
-            yield slice(start, start + size)
+        sheet[:, :LABEL_BYTES] = mine[:, :LABEL_BYTES]
+        for number, layer in enumerate(request.layers):
+            here, there = LABEL_BYTES + number * size, LABEL_BYTES + self._layers.index(layer) * size
+            sheet[:, here : here + size] = mine[:, there : there + size]
 
 
-def _additions_of(request: TappedRequest, start: int, stop: int, position: int) -> dict[int, list[Addition]]:
-    """What this step adds to the request's rows at each Layer, in the order of its vectors."""
+def additions(
+    rows: list[Rows], fail: Callable[[Iterable[TappedRequest], Exception], None]
+) -> dict[int, list[list[Addition]]]:
+    """What a step adds, by Layer, in rounds (see `SteeredLayer`). A request whose part raises is given to `fail`."""
+    found: dict[int, list[list[Addition]]] = {}
+    for row in rows:
+        try:
+            mine = _additions_of(row)
+        except Exception as error:
+            fail([row.request], error)
+            continue
+        for layer, in_order in mine.items():
+            rounds = found.setdefault(layer, [])
+            rounds.extend([] for _ in range(len(in_order) - len(rounds)))
+            for number, addition in enumerate(in_order):
+                rounds[number].append(addition)
+    return found
+
+
+def _additions_of(row: Rows) -> dict[int, list[Addition]]:
+    """What is added to the request's rows at each Layer, in the order of its vectors."""
     found: dict[int, list[Addition]] = {}
-    for vector in request.steering:
+    for vector in row.request.steering:
         for layer in vector.rows:
-            addition = vector.at(layer, start, stop, position)
+            addition = vector.at(layer, row.start, row.stop, row.position)
             if addition is not None:
                 found.setdefault(layer, []).append(addition)
     return found

@@ -20,12 +20,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from acs.serve_apps.inference.tap.exchange import give_up
 from acs.serve_apps.inference.tap.requests import KEY, TappedRequest, Vectors
-from acs.serve_apps.inference.tap.steering import Output
-from acs.serve_apps.inference.tap.step import Rows, Step
+from acs.serve_apps.inference.tap.steering import Output, SteeredLayer
+from acs.serve_apps.inference.tap.step import Rows, Step, additions
 
 log = logging.getLogger("vllm.acs.tap")
 FAILED_KEPT = 1024  # failed requests remembered, for choices that had not begun; each is aborted at once
@@ -47,6 +48,8 @@ class Tap:
         self.device: torch.device = runner.device
         self._buffer = torch.empty(0, dtype=runner.model_config.dtype, device=runner.device)
         self.itemsize: int = self._buffer.itemsize
+        self._places: list[Any] = []  # whose rows `_steered_layers` is made for
+        self._steered_layers: dict[int, SteeredLayer] = {}
         self._failed: deque[str] = deque(maxlen=FAILED_KEPT)  # groups
         self._step: Step | None = None
         self._scheduled = False
@@ -117,6 +120,7 @@ class Tap:
         request = self.requests.pop(request_id, None)
         if request is not None:
             request.end(self.vectors)
+            self._places = []
 
     def fail(self, touched: Iterable[TappedRequest], error: Exception) -> None:
         """These requests, and the other choices of each, which may have read what these have cached, are lost."""
@@ -134,15 +138,24 @@ class Tap:
             give_up(Path(given["sheet"]), error)
 
     def _rows_of_batch(self) -> list[Rows]:
-        batch = self._runner.input_batch
+        """A request that was preempted has none. The arrays are read as a whole: there may be hundreds of requests."""
+        batch, places = self._runner.input_batch, self._runner.input_batch.req_id_to_index
+        requests = [request for request in self.requests.values() if request.id in places]
+        indices = np.array([places[request.id] for request in requests], np.int64)
         starts = self._runner.query_start_loc.np
-        found = []
-        for request in self.requests.values():
-            index = batch.req_id_to_index.get(request.id)
-            if index is not None:  # else preempted, or not in this step
-                position = int(batch.num_computed_tokens_cpu[index])
-                found.append(Rows(request, int(starts[index]), int(starts[index + 1]), position))
-        return found
+        bounds = starts[indices].tolist(), starts[indices + 1].tolist()
+        return list(map(Rows, requests, *bounds, batch.num_computed_tokens_cpu[indices].tolist()))
+
+    def steered_layers(self, rows: list[Rows]) -> dict[int, SteeredLayer]:
+        """What to add in this step. It stays the same while the same requests generate, which is most of the time."""
+        steered = [row for row in rows if row.request.steering]
+        places = [(row.request, row.start, row.stop) for row in steered]
+        if places != self._places:
+            self._steered_layers = {
+                layer: SteeredLayer(rounds, self.device) for layer, rounds in additions(steered, self.fail).items()
+            }
+            self._places = places if all(row.request.lasting for row in steered) else []
+        return self._steered_layers if steered else {}
 
     def buffer(self, rows: int, units: int) -> torch.Tensor:
         """[rows, units] in the model's dtype; the same memory in each step."""
