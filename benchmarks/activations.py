@@ -16,6 +16,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -130,8 +131,7 @@ async def begin_acs(setting: Any) -> Turn:
     from acs.serve_apps.inference.vllm_engine import VllmEngine
 
     model = Catalogue.load(SHIPPED_CATALOGUES / f"{CATALOGUES[setting['model']]}.toml")[setting["model"]]
-    memory = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir())
-    engine = VllmEngine(model, Path(setting["checkpoint"]), Path(tempfile.mkdtemp(dir=memory)))
+    engine = VllmEngine(model, Path(setting["checkpoint"]), Path(setting["tensors"]))
     await engine.open_tap()
     values = np.full((1, 1, setting["hidden"]), 0.01, "<f4").tobytes()
 
@@ -170,6 +170,7 @@ class Contender:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # its engine core is a process of its own, and must end with it
         )
         assert self._answer() == "ready", f"{kind} did not start"
 
@@ -185,7 +186,7 @@ class Contender:
         return self._process.stdout.readline().strip()
 
     def stop(self) -> None:
-        self._process.terminate()
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(30)
 
 
@@ -250,6 +251,8 @@ def main() -> None:
         "hidden": config["hidden_size"],
     }
     contenders: dict[str, Contender] = {}
+    memory = tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    setting["tensors"] = memory.name
     try:
         for kind in ("vllm", "acs", *(["compiled"] if arguments.compiled else [])):
             contenders[kind] = Contender(kind, setting)
@@ -259,6 +262,7 @@ def main() -> None:
     finally:
         for contender in contenders.values():
             contender.stop()
+        memory.cleanup()
 
 
 if __name__ == "__main__":
