@@ -6,7 +6,7 @@ from acs.platform.errors import JobEnded, JobNotFound
 from acs.platform.idempotency import Replayed
 from acs.platform.ledger.asks import Asks
 from acs.platform.ledger.client import error_of
-from acs.platform.ledger.contract import Kept, Open
+from acs.platform.ledger.contract import IdempotencyKey, Kept, Open
 from acs.platform.ledger.job_contract import (
     Browse,
     Cancel,
@@ -55,16 +55,18 @@ class JobClient:
         assert isinstance(reply, JobTold)
         return _found(reply, job_id)
 
-    async def cancel(self, account_id: str, job_id: str) -> JobView:
-        """Returns once it has ended as cancelled. Raises JobNotFound, and JobEnded when it had ended before."""
+    async def cancel(self, account_id: str, job_id: str, key: IdempotencyKey | None) -> tuple[JobView, bool]:
+        """The Job, once it has ended as cancelled, and whether that was asked for before under the same key. Raises
+        JobNotFound, and JobEnded when it had ended before.
+        """
         links = self._asks.links
-        reply = await self._asks.ask(Cancel(self._asks.number(), account_id, job_id), STOP_PATIENCE_S)
+        reply = await self._asks.ask(Cancel(self._asks.number(), account_id, job_id, key), STOP_PATIENCE_S)
         assert isinstance(reply, JobTold)
         job = _found(reply, job_id)
         by_us = job.status == "cancelled" and self._asks.links != links  # asked twice, and the first was done
-        if reply.was_ended and not by_us:
+        if reply.was_ended and not reply.repeated and not by_us:
             raise JobEnded(f"The Job has {job.status} already; it cannot be cancelled.")
-        return job
+        return job, reply.repeated
 
     async def browse(self, account_id: str, limit: int, after: str | None, status: str | None) -> JobsTold:
         """Newest first."""

@@ -135,7 +135,7 @@ class Desk:
         try:
             self.judge_key(order)
             waiting = self._traffic.waiting_under(order.key)
-            if (kept := self._repeats.judge(order, waiting, self._now())) is not None:
+            if (kept := self._repeats.judge(order.key, waiting, self._now())) is not None:
                 return self._once_stored(answer, Stored(order.hold_id, kept))
             if self._traffic.admit(order):
                 self._grant(owner, order, answer)
@@ -149,7 +149,7 @@ class Desk:
 
     def _grant(self, owner: str, order: Open, answer: Answer) -> None:
         hold, events = self._books.place(order, owner, self._now())
-        events = [*events, *self._repeats.begin(order, self._now())]
+        events = [*events, *self._repeats.begin(order.key, order.hold_id, self._now())]
         self._traffic.start(order.hold_id, order.key_id, order.model)
         granted = Granted(order.hold_id, hold.quote.max_tokens)
         self._commits.add(events, lambda: answer(granted))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from acs.platform.ledger.contract import Kept, Open, Refusal
+from acs.platform.ledger.contract import IdempotencyKey, Kept, Open, Refusal
 
 
 class Submit(msgspec.Struct, array_like=True, tag="submit_job", frozen=True):
@@ -38,6 +38,7 @@ class Cancel(msgspec.Struct, array_like=True, tag="cancel_job", frozen=True):
     ask: int
     account_id: str
     job_id: str
+    key: IdempotencyKey | None = None
 
 
 class Browse(msgspec.Struct, array_like=True, tag="list_jobs", frozen=True):
@@ -93,6 +94,7 @@ class JobTold(msgspec.Struct, array_like=True, tag="job", frozen=True):
     ask: int
     job: JobView | None  # None: the account has no such Job
     was_ended: bool = False  # of a Cancel: before it came
+    repeated: bool = False  # by an earlier one under the same Idempotency-Key
 
 
 class JobsTold(msgspec.Struct, array_like=True, tag="jobs", frozen=True):

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from acs.events.refused import Refused
 from acs.platform.ledger.commits import Commits
-from acs.platform.ledger.contract import Kept, Open
+from acs.platform.ledger.contract import IdempotencyKey, Kept, Open
 from acs.platform.ledger.desk import Desk, refusal_of
 from acs.platform.ledger.job_contract import (
     Browse,
@@ -33,6 +33,7 @@ from acs.platform.limits import Limits
 from acs.storage.event_store import Event
 
 Answer = Callable[[JobReply], None]
+CANCELLED = Kept(200, "", 0)  # what a repetition is given is the Job, which changes no more
 EXPIRED_AT_ONCE = 1000  # results that one look may let expire, so that it stays short
 
 
@@ -108,7 +109,7 @@ class JobDesk:
     def _judged(self, order: Open) -> Kept | None:
         """None: the Job may be taken. Otherwise the answer of an earlier request that was the same. Raises Refused."""
         self._desk.judge_key(order)
-        if (kept := self._repeats.judge(order, None, self._now())) is not None:
+        if (kept := self._repeats.judge(order.key, None, self._now())) is not None:
             return kept
         self._traffic.judge_rate(order.key_id)
         self._books.judge(order, self._now())
@@ -129,27 +130,43 @@ class JobDesk:
             request_sha256=command.request_sha256,
             created_at=command.created_at,
         )
-        answered = [*self._repeats.begin(order, now), *self._repeats.end(order.hold_id, now, command.answer)]
-        return [*placed, *submitted, *answered]
+        return [*placed, *submitted, *self._remembered(order.key, order.hold_id, command.answer)]
 
     def _cancel(self, command: Cancel, answer: Answer) -> None:
         record = self._jobs.get(command.job_id)
         if record is None or record.account_id != command.account_id or record.status.ended:
-            return self._tell_of(command, command.account_id, answer, was_ended=True)
+            return self._tell_of_cancelled(command, answer, was_ended=True)
 
         def ended(cancelled: bool) -> None:
-            self._tell_of(command, command.account_id, answer, was_ended=not cancelled)
+            if cancelled and self._repeats.judge(command.key, None, self._now()) is None:
+                self._commits.add(self._remembered(command.key, command.job_id, CANCELLED), _nobody_asked)
+            self._tell_of_cancelled(command, answer, was_ended=not cancelled)
 
         self._runs.cancel(command.job_id, ended)
 
+    def _tell_of_cancelled(self, command: Cancel, answer: Answer, *, was_ended: bool) -> None:
+        """`was_ended`: before it was asked for, unless it was asked for under the same Idempotency-Key."""
+        repeated = was_ended and self._repeats.judge(command.key, None, self._now()) is not None
+        self._tell_of(command, command.account_id, answer, was_ended=was_ended, repeated=repeated)
+
+    def _remembered(self, key: IdempotencyKey | None, hold_id: str, answer: Kept | None) -> Sequence[Event]:
+        """Of a request that is answered at once."""
+        return [*self._repeats.begin(key, hold_id, self._now()), *self._repeats.end(hold_id, self._now(), answer)]
+
     def _tell_of(
-        self, command: Submit | LookAt | Cancel, account_id: str, answer: Answer, *, was_ended: bool = False
+        self,
+        command: Submit | LookAt | Cancel,
+        account_id: str,
+        answer: Answer,
+        *,
+        was_ended: bool = False,
+        repeated: bool = False,
     ) -> None:
         """As it stands now, once that is on disk."""
         record = self._jobs.get(command.job_id)
         known = record is not None and record.account_id == account_id
         shown = view(command.job_id, record, self._kept) if record is not None and known else None
-        self._commits.add((), lambda: answer(JobTold(command.ask, shown, was_ended)))
+        self._commits.add((), lambda: answer(JobTold(command.ask, shown, was_ended, repeated)))
 
     def _tell_page(self, command: Browse, answer: Answer) -> None:
         listed = self._jobs.newest_first(command.account_id, command.after)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from acs.events.idempotency import IdempotencyStatus, IdempotentRequest
 from acs.events.refused import Refused
-from acs.platform.ledger.contract import Kept, Open
+from acs.platform.ledger.contract import IdempotencyKey, Kept, Open
 from acs.storage.event_store import Event
 
 DIFFERS = "Another request was sent with this Idempotency-Key within 24 hours."
@@ -32,23 +32,23 @@ class Repeats:
             event.mutate(request)
         self._remember(request)
 
-    def judge(self, order: Open, waiting: Open | None, now: datetime) -> Kept | None:
+    def judge(self, key: IdempotencyKey | None, waiting: Open | None, now: datetime) -> Kept | None:
         """None: the request may run. Otherwise the answer of an earlier one that was the same. `waiting`: the request
         that waits for its turn under the same key.
 
         Raises RequestRuns, RequestDiffers or NoAnswerLeft.
         """
-        if order.key is None:
+        if key is None:
             return None
         if waiting is not None:
-            if waiting.key != order.key:
+            if waiting.key != key:
                 raise RequestDiffers(DIFFERS)
             raise RequestRuns("The first request with this Idempotency-Key waits for its turn.")
-        known = self.requests.get(order.key.digest)
+        known = self.requests.get(key.digest)
         if known is None or known.forgotten(now):
             return None
         attempt = known.attempt
-        if attempt.request_sha256 != order.key.request_sha256:
+        if attempt.request_sha256 != key.request_sha256:
             raise RequestDiffers(DIFFERS)
         if attempt.status is IdempotencyStatus.RUNNING:
             raise RequestRuns("The first request with this Idempotency-Key is still running.")
@@ -56,12 +56,14 @@ class Repeats:
             raise NoAnswerLeft("The first request with this Idempotency-Key ran and left no answer to give again.")
         return Kept(answer.http_status, answer.body_sha256, answer.body_bytes, answer.location, answer.clamped)
 
-    def begin(self, order: Open, now: datetime) -> Sequence[Event]:
-        """The request's Hold has been placed. Of one that `judge` let pass."""
-        if order.key is None:
+    def begin(self, key: IdempotencyKey | None, hold_id: str, now: datetime) -> Sequence[Event]:
+        """The request's Hold has been placed. Of one that `judge` let pass. `hold_id`: of a request that takes no Hold,
+        the id of what it changes.
+        """
+        if key is None:
             return ()
         self._forget(now)
-        request = IdempotentRequest.begin(order.key.digest, order.key.request_sha256, order.hold_id, now)
+        request = IdempotentRequest.begin(key.digest, key.request_sha256, hold_id, now)
         self._remember(request)
         return request.collect_events()
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from acs.platform.catalogue import Catalogue, Model
 
-# Without weights and KV cache. Ray, Serve's controller and proxies, the ledger, the views, an ingress; then a replica:
-# its own process and vLLM's two, or for canned answers only its own.
-_BASE_BYTES = 1_550_000_000
+# Without weights and KV cache. Ray, Serve's controller and proxies, the ledger, the views, an ingress, the runner of
+# Jobs; then a replica: its own process and vLLM's two, or for canned answers only its own.
+_BASE_BYTES = 1_670_000_000
 _VLLM_REPLICA_BYTES = 1_600_000_000
 _FAKE_REPLICA_BYTES = 200_000_000
 _KV_CACHE_GIB = 4  # vLLM's own default on a CPU

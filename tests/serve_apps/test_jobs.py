@@ -462,6 +462,20 @@ async def test_a_submission_that_is_sent_again_under_its_key_is_the_same_job(job
     assert len(jobs.events(Job.Created)) == len(jobs.events(Ledger.HoldPlaced)) == 1
 
 
+async def test_a_cancellation_that_is_sent_again_under_its_key_is_answered_as_before(jobs):
+    jobs.engine.step_s = 0.001
+    job_id = await jobs.submit(max_tokens=2000)
+    await until(lambda: jobs.api.running == 1)
+    path, headers = f"/v1/completion-jobs/{job_id}/cancel", {"Idempotency-Key": "no-more"}
+    first, beside = await asyncio.gather(*(jobs.http.post(path, headers=headers) for _ in range(2)))
+    again = await jobs.http.post(path, headers=headers)
+    assert first.json() == beside.json() == again.json()
+    assert {first.status_code, beside.status_code, again.status_code} == {200}
+    assert again.headers["idempotent-replayed"] == "true"
+    assert (await jobs.http.post(path)).status_code == 409
+    assert (await jobs.http.post(path, headers={"Idempotency-Key": "other"})).status_code == 409
+
+
 async def test_two_hundred_clients_that_submit_under_one_key_make_one_job(jobs):
     headers = {"Idempotency-Key": "sky-001"}
     answers = await asyncio.gather(

@@ -36,7 +36,9 @@ RESOLVED = (Ledger.HoldSettled, Ledger.HoldReleased, Ledger.HoldExpired)
 
 
 class Submitting:
-    """Clients that submit Jobs without a pause, each under an Idempotency-Key, and send again what was not answered."""
+    """Clients that submit Jobs without a pause, each under an Idempotency-Key, and send again what was not answered.
+    Some Jobs they cancel at once, and take it as it comes.
+    """
 
     def __init__(self, world: World, clients: int = 4) -> None:
         self.ids: list[str] = []
@@ -65,6 +67,8 @@ class Submitting:
                     answer = self._world.ask("POST", "", json=body, headers={"Idempotency-Key": key})
                     if answer.status_code == 202:
                         self.ids.append(answer.json()["id"])
+                        if number % 7 == 0:
+                            self._world.ask("POST", f"/{self.ids[-1]}/cancel")
                         break
                     assert answer.status_code in (409, 429, 502, 503), answer.text
                 time.sleep(0.1)
@@ -147,7 +151,7 @@ def story(world: World, kills: list[str], pause_s: float) -> None:
     within(RECOVERY_S, world.finished)
     outcomes = world.judge(submitting.ids)
     print(f"{len(submitting.ids)} Jobs, {len(kills)} kills: {dict(outcomes)}")
-    assert outcomes["Succeeded"] == outcomes.total(), outcomes
+    assert "Failed" not in outcomes
 
 
 def test_jobs_live_through_the_death_of_every_part_of_the_server(world: World) -> None:
@@ -158,4 +162,10 @@ def test_jobs_live_through_the_death_of_every_part_of_the_server(world: World) -
 @pytest.mark.timeout(3600)
 def test_hundreds_of_jobs_live_through_forty_deaths(world: World) -> None:
     rng = random.Random(os.environ.get("ACS_TEST_SEED", "0"))
-    story(world, rng.choices([RUNNER, LEDGER, REPLICA, INGRESS, SERVER], (4, 4, 4, 2, 1), k=40), 3)
+    story(
+        world,
+        rng.choices(
+            [RUNNER, LEDGER, REPLICA, INGRESS, SERVER], (4, 4, 4, 2, 1), k=int(os.environ.get("ACS_TEST_KILLS", "40"))
+        ),
+        3,
+    )

@@ -17,7 +17,7 @@ from acs.platform.completions.charge import order_of
 from acs.platform.completions.plan import plan_completion
 from acs.platform.completions.request import CompletionRequest, parse_completion
 from acs.platform.errors import ApiError, InternalError, InvalidRequest, JobEnded, PartUnavailable
-from acs.platform.idempotency import Replayed
+from acs.platform.idempotency import HEADER, Replayed, check_key, idempotency_key
 from acs.platform.jobs.client import JobClient
 from acs.platform.jobs.stored import error_of, request_blob
 from acs.platform.ledger.job_contract import JobView
@@ -89,9 +89,13 @@ async def get_job_result(request: Request) -> Response:
 
 
 async def cancel_job(request: Request) -> Response:
+    """It takes no body, and passes over one that comes."""
     caller = await http.caller_of(request)
-    job = await _jobs(request).cancel(caller.account_id, request.path_params["job_id"])
-    return await http.json_answer(request, job_object(job))
+    name = check_key(request.headers.getlist(HEADER))
+    key = idempotency_key(caller, request.method, request.scope["path"], name, sha256="") if name else None
+    job, repeated = await _jobs(request).cancel(caller.account_id, request.path_params["job_id"], key)
+    headers = {"Idempotent-Replayed": "true"} if repeated else {}
+    return await http.json_answer(request, job_object(job), headers=headers)
 
 
 async def list_jobs(request: Request) -> Response:
