@@ -24,6 +24,7 @@ bench: setup
 	$(BIN)/python benchmarks/whole_vocabulary.py
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/ledger.py
+	$(BIN)/python benchmarks/tap_alone.py
 	$(BIN)/python benchmarks/activations.py
 	$(BIN)/python benchmarks/activations_http.py
 

@@ -5,7 +5,8 @@
 Plain vLLM has the same engine arguments; `--compiled` adds it with its own default, torch.compile. `--lens` names the
 interpreter of an environment that has vllm-lens (Python 3.12 and the same vLLM: see README.md). Each contender is a
 process with an engine of its own, and one runs at a time, with new prompts each time: none is cached. Printed are the
-medians of the rounds' ratios to plain vLLM, with their spread. Delivery is included: a capture counts when its
+medians of the rounds' ratios to plain vLLM, of time and of CPU, each with its quartiles: on a machine that does other
+things too, CPU is the steadier. Delivery is included: a capture counts when its
 bytes have arrived in the process that asked.
 """
 
@@ -53,7 +54,7 @@ class Work:
 
 
 WORKLOADS = {  # by model: what one turn asks
-    "toy": {"prefill 32 × 512": Work(32, 512, 1), "decode 64 × 64": Work(64, 8, 64)},
+    "toy": {"prefill 16 × 512": Work(16, 512, 1), "decode 64 × 64": Work(64, 8, 64)},
     "smollm2-135m": {"prefill 4 × 256": Work(4, 256, 1), "decode 16 × 16": Work(16, 8, 16)},
 }
 CATALOGUES = {"toy": "toy", "smollm2-135m": "default"}
@@ -174,12 +175,21 @@ class Contender:
         )
         assert self._answer() == "ready", f"{kind} did not start"
 
-    def turn(self, work: Work) -> float:
-        """Seconds."""
+    def turn(self, work: Work) -> tuple[float, float]:
+        """Seconds that went by, and seconds of CPU that all its processes took."""
         assert self._process.stdin is not None
+        before = self._cpu_s()
         self._process.stdin.write(json.dumps(asdict(work)) + "\n")
         self._process.stdin.flush()
-        return float(self._answer())
+        seconds = float(self._answer())
+        return seconds, self._cpu_s() - before
+
+    def _cpu_s(self) -> float:
+        from rivals import cpu_s_of
+
+        from acs.platform.server import processes
+
+        return sum(map(cpu_s_of, [self._process.pid, *(each.pid for each in processes.descendants(self._process.pid))]))
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -206,23 +216,29 @@ def rows(depth: int, kinds: set[str]) -> dict[str, tuple[str, dict[str, Any]]]:
 def compare(contenders: dict[str, Contender], setting: Any, rounds: int) -> None:
     wanted = rows(setting["depth"], set(contenders))
     for title, plain in WORKLOADS[setting["model"]].items():
-        ratios: dict[str, list[float]] = {name: [] for name in wanted}
+        ratios: dict[str, list[tuple[float, float]]] = {name: [] for name in wanted}  # of time, of CPU
         base: list[float] = []
         for number in range(-1, rounds):  # the first is not counted: caches, compilation
-            seconds = {}
+            spent: dict[str, tuple[float, float]] = {}
             order = [("vllm", "vllm", {}), *((name, who, more) for name, (who, more) in wanted.items())]
             random.Random(number).shuffle(order)
             for turn, (name, who, more) in enumerate(order):
                 seed = 1000 * number + turn
-                seconds[name] = contenders[who].turn(Work(**{**asdict(plain), **more, "seed": seed}))
+                spent[name] = contenders[who].turn(Work(**{**asdict(plain), **more, "seed": seed}))
             if number >= 0:
-                base.append(seconds["vllm"])
+                seconds, cpu = spent["vllm"]
+                base.append(seconds)
                 for name in wanted:
-                    ratios[name].append(seconds[name] / seconds["vllm"])
+                    ratios[name].append((spent[name][0] / seconds, spent[name][1] / cpu))
         print(f"{setting['model']}, {title}: plain vLLM {statistics.median(base):.2f} s")
-        for name, values in ratios.items():
-            low, *_, high = statistics.quantiles(values, n=4)
-            print(f"  {name:<18} {statistics.median(values):.3f} × (half of them {low:.3f} to {high:.3f})", flush=True)
+        for name, pairs in ratios.items():
+            time_part, cpu_part = (spread([pair[part] for pair in pairs]) for part in (0, 1))
+            print(f"  {name:<18} time {time_part}, CPU {cpu_part}", flush=True)
+
+
+def spread(ratios: list[float]) -> str:
+    low, *_, high = statistics.quantiles(ratios, n=4)
+    return f"{statistics.median(ratios):.3f} × ({low:.3f} to {high:.3f})"
 
 
 def main() -> None:
