@@ -11,7 +11,7 @@ carry their addresses.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -151,9 +151,9 @@ class Job(Aggregate):
 
     @classmethod
     def restored(cls, id: UUID, version: int, record: JobRecord) -> Job:
-        """As its events up to `version` made it: for a checkpoint."""
+        """As its events up to `version` made it."""
         job = cls.__new__(cls)
-        job.__base_init__(id, version, record.started_at or datetime.fromtimestamp(record.created_at).astimezone())
+        job.__base_init__(id, version, datetime.now(UTC))
         job.record = record
         return job
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
-from acs.events.ids import ACCOUNT, JOB, parse, show
+from acs.events.ids import ACCOUNT, parse
 from acs.events.job import JobRecord, JobStatus
 from acs.platform.clock import Clock
 from acs.platform.ledger.commits import Commits
@@ -57,11 +57,12 @@ class JobRuns:
         self._unlinked_since = clock.now()
         self._stopping: dict[str, list[Ended]] = {}  # running Jobs that are to be cancelled
         self._paused: dict[str, float] = {}  # Jobs that wait for another try → when
-        for job in self._jobs.unfinished():
-            if job.record.status is JobStatus.RUNNING:
-                traffic.start(job.record.hold_id, None, job.record.model)
+        for job_id in self._jobs.unfinished():
+            record = self._jobs[job_id]
+            if record.status is JobStatus.RUNNING:
+                traffic.start(record.hold_id, None, record.model)
             else:
-                self.queue(show(JOB, job.id))
+                self.queue(job_id)
 
     # Called for whoever submits and cancels. Each may leave a slot free: `Desk.call_next` is to be called then.
 

@@ -1,13 +1,14 @@
 """The ledger's memory of Jobs: those that have not ended, and those whose results are kept. A fold of the log.
 
-Each command appends the Job's own event; its Hold's goes into the same commit (`acs.platform.ledger.job_desk`).
+Each command appends the Job's own event; its Hold's goes into the same commit (`acs.platform.ledger.job_runs`). What is
+kept are records, 1.1 KB each; the aggregate is made of one when a command needs it.
 """
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -23,27 +24,41 @@ class Jobs:
     """Job ids are those people see (`job_…`)."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, Job] = {}
+        self._records: dict[str, JobRecord] = {}
+        self._versions: dict[str, int] = {}
         self._of_account: dict[str, list[str]] = {}  # ids, which sort by the time they were made
         self._unfinished: dict[str, set[str]] = {}  # account → ids
         self._ended: dict[str, None] = {}  # ids, in the order in which they ended
 
     def apply(self, event: Any) -> None:
         """One event of a Job, as the log has it."""
-        self._remember(event.mutate(self._jobs.get(show(JOB, event.originator_id))))
+        job_id = show(JOB, event.originator_id)
+        job = event.mutate(self._job(job_id) if job_id in self else None)
+        self.keep(job_id, job.version, job.record)
 
-    def keep(self, job: Job) -> None:
-        """One that a checkpoint remembers, given in the order of `everything`."""
-        self._remember(job)
+    def everything(self) -> Iterator[tuple[str, int, JobRecord]]:
+        """(id, version, record), for a checkpoint: first those that have ended, in the order in which they did."""
+        for job_id in [*self._ended, *self.unfinished()]:
+            yield job_id, self._versions[job_id], self._records[job_id]
 
-    def everything(self) -> Iterator[Job]:
-        """Those that have ended first, in the order in which they did."""
-        yield from (self._jobs[job_id] for job_id in self._ended)
-        yield from self.unfinished()
+    def keep(self, job_id: str, version: int, record: JobRecord) -> None:
+        """As its events up to `version` made it."""
+        self._versions[job_id] = version
+        if job_id not in self:
+            self._records[job_id] = record
+            insort(self._of_account.setdefault(record.account_id, []), job_id)
+        unfinished = self._unfinished.setdefault(record.account_id, set())
+        if not record.status.ended:
+            unfinished.add(job_id)
+        elif not record.expired:
+            unfinished.discard(job_id)
+            self._ended.setdefault(job_id)
+        else:
+            self._forget(job_id, record.account_id)
 
-    def unfinished(self) -> list[Job]:
+    def unfinished(self) -> list[str]:
         """In the order in which they were submitted."""
-        return [self._jobs[job_id] for job_id in sorted(itertools.chain(*self._unfinished.values()))]
+        return sorted(itertools.chain(*self._unfinished.values()))
 
     def judge_capacity(self, account_id: str, allowed: int) -> None:
         """Raises JobCapacityReached when the account may have no more that have not ended."""
@@ -52,30 +67,30 @@ class Jobs:
             raise JobCapacityReached(f"The account has {unfinished} unfinished Jobs; {allowed} are allowed.")
 
     def running(self) -> list[tuple[str, JobRecord]]:
-        return [(show(JOB, job.id), job.record) for job in self.unfinished() if job.record.status is JobStatus.RUNNING]
+        jobs = [(job_id, self._records[job_id]) for job_id in self.unfinished()]
+        return [(job_id, record) for job_id, record in jobs if record.status is JobStatus.RUNNING]
 
     def __contains__(self, job_id: str) -> bool:
-        return job_id in self._jobs
+        return job_id in self._records
 
     def __getitem__(self, job_id: str) -> JobRecord:
         """Of one that is known to be there."""
-        return self._jobs[job_id].record
+        return self._records[job_id]
 
     def get(self, job_id: str) -> JobRecord | None:
         """None: there is none, or its result has expired."""
-        job = self._jobs.get(job_id)
-        return job.record if job else None
+        return self._records.get(job_id)
 
     def newest_first(self, account_id: str, after: str | None) -> Iterator[tuple[str, JobRecord]]:
         """Those of the account; `after`: only those made before this one, which need not be there any more."""
         ids = self._of_account.get(account_id, [])
         end = len(ids) if after is None else bisect_left(ids, after)
-        return ((ids[i], self._jobs[ids[i]].record) for i in range(end - 1, -1, -1))
+        return ((ids[i], self._records[ids[i]]) for i in range(end - 1, -1, -1))
 
     def ended_before(self, moment: datetime, limit: int) -> Iterator[tuple[str, JobRecord]]:
         """Oldest first, `limit` at most."""
         for job_id in list(itertools.islice(self._ended, limit)):
-            record = self._jobs[job_id].record
+            record = self._records[job_id]
             assert record.finished_at is not None
             if record.finished_at >= moment:
                 return
@@ -112,32 +127,21 @@ class Jobs:
 
     # Inside
 
-    def _changed(self, job_id: str, change: Any) -> Sequence[Event]:
-        job = self._jobs[job_id]
+    def _changed(self, job_id: str, change: Callable[[Job], None]) -> Sequence[Event]:
+        job = self._job(job_id)
         change(job)
         return self._appended(job)
 
     def _appended(self, job: Job) -> Sequence[Event]:
         events = job.collect_events()
-        self._remember(job)
+        self.keep(show(JOB, job.id), job.version, job.record)
         return events
 
-    def _remember(self, job: Job) -> None:
-        job_id, record = show(JOB, job.id), job.record
-        if job_id not in self._jobs:
-            self._jobs[job_id] = job
-            insort(self._of_account.setdefault(record.account_id, []), job_id)
-        unfinished = self._unfinished.setdefault(record.account_id, set())
-        if not record.status.ended:
-            unfinished.add(job_id)
-        elif not record.expired:
-            unfinished.discard(job_id)
-            self._ended.setdefault(job_id)
-        else:
-            self._forget(job_id, record.account_id)
+    def _job(self, job_id: str) -> Job:
+        return Job.restored(_uuid(job_id), self._versions[job_id], self._records[job_id])
 
     def _forget(self, job_id: str, account_id: str) -> None:
-        del self._jobs[job_id], self._ended[job_id]
+        del self._records[job_id], self._versions[job_id], self._ended[job_id]
         ids = self._of_account[account_id]
         del ids[bisect_left(ids, job_id)]
 
