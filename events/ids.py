@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from datetime import UTC, datetime
 from functools import lru_cache
 from uuid import UUID
 
@@ -19,6 +20,11 @@ def uuid7() -> UUID:
 
 def show(kind: str, id: UUID) -> str:
     return f"{kind}_{id.hex}"
+
+
+def made_at(text: str) -> datetime:
+    """When an id, as `show` spells it, was made, by the clock of whoever made it; to the millisecond."""
+    return datetime.fromtimestamp(int(text.partition("_")[2][:12], 16) / 1000, UTC)
 
 
 @lru_cache(maxsize=10_000)  # the same few accounts and keys ask again and again

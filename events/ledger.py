@@ -229,9 +229,13 @@ class Ledger(Aggregate):
         hold = self.book.holds.get(hold_id)
         if hold is None:
             return self._late(hold_id, HoldStatus.SETTLED, prompt_tokens, completion_tokens, now)
-        if prompt_tokens + completion_tokens > hold.tokens:
+        quote = hold.quote
+        if (
+            prompt_tokens > quote.prompt_tokens or completion_tokens > quote.completion_tokens
+        ):  # the two have two prices
             raise ChargeExceedsHold(
-                f"{prompt_tokens + completion_tokens} tokens were used under a Hold of {hold.tokens}."
+                f"{prompt_tokens} + {completion_tokens} tokens were used under a Hold of {quote.prompt_tokens} + "
+                f"{quote.completion_tokens}."
             )
         self.trigger_event(
             self.HoldSettled,

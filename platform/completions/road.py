@@ -26,7 +26,7 @@ from acs.platform.limits import Limits
 
 ABORT_S = 5.0  # for the engine's last word on an aborted request
 
-_charging: set[asyncio.Task[Reply]] = set()  # of this process, whatever becomes of the requests they belong to
+_charging: set[asyncio.Future[Reply]] = set()  # of this process, whatever becomes of the requests they belong to
 
 
 class Holds(Protocol):
@@ -69,7 +69,7 @@ class Run:
         self.repeatable = repeatable
         self._kept: Kept | None = None
         self._order = order_of(caller, plan, request_id, repeatable.key if repeatable else None)
-        self._charging: asyncio.Task[Reply] | None = None
+        self._charging: asyncio.Future[Reply] | None = None
         self._inbox = Inbox()
         self._deadline: asyncio.TimerHandle | None = None
         self._probe = False
@@ -122,18 +122,25 @@ class Run:
             breaker.abandoned(self._probe)
         if self.unfinished:
             self.plan.model.engine.abort(self.plan.id)
-        self._charging = asyncio.create_task(self._resolve(error))
-        _charging.add(self._charging)
-        self._charging.add_done_callback(_charging.discard)
+        if error is None:
+            self._charging = self._ledger.resolve(self._resolution(None))
+        else:
+            self._charging = asyncio.create_task(self._resolve(error))
+            _charging.add(self._charging)
+            self._charging.add_done_callback(_charging.discard)
 
-    async def _resolve(self, error: BaseException | None) -> Reply:
-        if client_left(error) and not self.plan.generate.stream:
-            await self._count_aborted()
+    async def _resolve(self, error: BaseException) -> Reply:
+        if not self.plan.generate.stream:
+            if client_left(error):
+                await self._count_aborted()
+            else:
+                await self._keep_error(fault_of(error))
+        return await self._ledger.resolve(self._resolution(error))
+
+    def _resolution(self, error: BaseException | None) -> Settle | Release:
         streamed = self.plan.generate.stream
         used = self.sent_tokens if streamed else self.completion_tokens
-        if error is not None and not streamed and not client_left(error):
-            await self._keep_error(fault_of(error))
-        return await self._ledger.resolve(resolution(self._order, error, used, streamed=streamed, kept=self._kept))
+        return resolution(self._order, error, used, streamed=streamed, kept=self._kept)
 
     async def keep(self, body: bytes) -> None:
         """The answer's body, before the run is left: whoever sends the request again under its key is given it."""
@@ -174,6 +181,8 @@ class Run:
                 await self._inbox.wait()
         except BaseException:
             self._ledger.withdraw(self._order, "client_gone")
+            if not opening.cancel():  # it was refused in the same moment
+                opening.exception()
             raise
         reply = opening.result()
         if isinstance(reply, Stored):

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from acs.events.hold import HoldStatus
-from acs.events.ids import JOB, KEY, parse
-from acs.events.ledger import BudgetExceeded, ChargeExceedsHold, UnknownHold
+from acs.events.ids import JOB, KEY, made_at, parse
+from acs.events.ledger import REMEMBERED, BudgetExceeded, ChargeExceedsHold, UnknownHold
 from acs.events.refused import Refused
 from acs.platform.ledger.books import SpendLimitReached
 from acs.platform.ledger.commits import Commits
@@ -132,6 +132,8 @@ class Desk:
             return self._grant_again(order, answer)
         if stands is not None:
             return self._once_stored(answer, Resolved(order.hold_id, stands))
+        if self._now() - made_at(order.hold_id) > REMEMBERED:  # it may have been resolved, and been forgotten since
+            return answer(Resolved(order.hold_id, UNKNOWN))
         try:
             self.judge_key(order)
             waiting = self._traffic.waiting_under(order.key)

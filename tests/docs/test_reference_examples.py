@@ -15,6 +15,8 @@ import openai
 import pytest
 from server.running import Server
 
+from acs.tensors import decode
+
 pytestmark = pytest.mark.server
 
 HTTP_ERROR = 22  # curl's exit status for an answer of 400 and above, with --fail-with-body
@@ -359,16 +361,29 @@ def test_the_models_and_their_context_lengths(shell: Shell) -> None:
     assert listed["data"][0]["capabilities"]["max_model_len"] == 8192
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        '"output_residual_stream": [0, 2]',
-        '"apply_steering_vectors": [{"activations": [[0.5]], "layer_indices": [1], "scale": 2.0}]',
-    ],
-)
-def test_activations_and_steering_are_refused_by_name_until_they_exist(shell: Shell, field: str) -> None:
-    error = shell.refusal(f'{{"model": "smollm2-135m", "prompt": "The sky is", "max_tokens": 2, {field}}}')
-    assert (error["code"], error["param"]) == ("invalid_request", field.split('"')[1])
+def test_the_residual_stream_at_two_layers(shell: Shell) -> None:
+    answer = json.loads(
+        shell.curl(
+            '{"model": "smollm2-135m", "prompt": "The sky is", "max_tokens": 2, "output_residual_stream": [0, 2]}'
+        )
+    )
+    assert list(answer) == [*ANSWER, "activations"]
+    layers, positions, hidden = decode(answer["activations"]["residual_stream"]).shape
+    usage = answer["usage"]
+    assert (layers, positions, hidden) == (2, usage["prompt_tokens"] + usage["completion_tokens"] - 1, 576)
+
+
+def test_a_steering_vector_in_extra_body(server: Server) -> None:
+    client = openai.OpenAI(base_url=server.v1, api_key=server.key)
+    vector = [0.5] * 576
+    completion = client.completions.create(
+        model="smollm2-135m",
+        prompt="The sky is",
+        max_tokens=2,
+        extra_body={"apply_steering_vectors": [{"activations": [vector], "layer_indices": [1], "scale": 2.0}]},
+    )
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 2
 
 
 def test_a_whole_answer_that_cannot_come_in_time_is_not_to_be_sent_again(server: Server) -> None:

@@ -114,11 +114,13 @@ def test_the_cost_is_exact():
     assert Price(1, 1).cost_pico_usd(10**15, 1) == 10**15 + 1
 
 
-def test_a_charge_above_its_hold_is_refused_and_the_hold_stays_open():
+@pytest.mark.parametrize("used", [(10, 91), (11, 0), (0, 100)], ids=str)
+def test_a_charge_above_its_hold_is_refused_and_the_hold_stays_open(used):
+    """Neither kind of token may stand in for the other: they have two prices."""
     ledger = ledger_of()
     place(ledger)
     with pytest.raises(ChargeExceedsHold):
-        ledger.settle("hold_1", 10, 91, 200, NOW)
+        ledger.settle("hold_1", *used, 200, NOW)
     assert ledger.status_of("hold_1") is HoldStatus.OPEN
 
 
@@ -216,11 +218,12 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(hold_id=holds, share=st.floats(0, 1), again=st.booleans())
     def settle(self, hold_id, share, again):
         known = self.open.pop(hold_id, None)
-        tokens = int(known[1] * share) if known else 1
+        quote = self.ledger.book.holds[hold_id].quote if known else HUNDRED
+        prompt, completion = int(quote.prompt_tokens * share), int(quote.completion_tokens * share)
         for _ in range(1 + again):
-            self.resolve(lambda: self.ledger.settle(hold_id, tokens, 0, 200, NOW))
+            self.resolve(lambda: self.ledger.settle(hold_id, prompt, completion, 200, NOW))
         if known:
-            self.charged.append((known[0], tokens))
+            self.charged.append((known[0], prompt + completion))
 
     @rule(hold_id=holds)
     def release(self, hold_id):

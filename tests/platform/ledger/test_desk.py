@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from local_ledger import local_ledger
 
@@ -25,8 +26,9 @@ class Wall:
 
 
 class World:
-    def __init__(self, ledger):
+    def __init__(self, ledger, wall):
         self.ledger = ledger
+        self.wall = wall
         self.account = ledger.account()
         self.key, _ = ledger.key(self.account)
         self.answers = {}  # hold id → answers, in order
@@ -36,7 +38,7 @@ class World:
 
     def open(self, *, owner="ingress_1", account=None, key=None, model="toy", again=None, **fields):
         order = again or Open(
-            hold_id=f"hold_{uuid7().hex}",
+            hold_id=f"hold_{int(self.wall.now.timestamp() * 1000):012x}{uuid7().hex[12:]}",
             account_id=account or self.account,
             key_id=key or self.key,
             request_id="req",
@@ -77,7 +79,7 @@ def world_of(tmp_path, clock, wall):
             tmp_path, limits=Limits(**limits), slots=slots or with_slots, prices=PRICES, clock=clock, now=wall
         )
         opened.append(context)
-        return World(context.__enter__())
+        return World(context.__enter__(), wall)
 
     yield make
     for context in opened:
@@ -123,6 +125,15 @@ async def test_opening_a_hold_that_has_been_resolved_places_no_second_one(world_
     assert world.last(order) == Granted(order.hold_id, 10), "its end is not on disk yet, so nobody is told of it"
     await until(lambda: world.last(order) == Resolved(order.hold_id, "expired"))
     assert world.kinds() == ["Created", "HoldPlaced", "HoldExpired"]
+
+
+async def test_a_hold_id_older_than_a_day_is_refused_since_it_may_have_been_resolved_and_forgotten(world_of):
+    world = world_of()
+    fresh = world.open()
+    assert world.last(fresh) is None, "let in"
+    old = msgspec.structs.replace(fresh, hold_id="hold_" + "0" * 32)
+    world.open(again=old)
+    assert world.last(old) == Resolved(old.hold_id, "unknown")
 
 
 async def test_a_hold_is_settled_in_the_month_in_which_it_was_placed(world_of, until, wall):
