@@ -155,7 +155,7 @@ class LedgerClient:
         self.asks.detach()
         self._lost.set()
         for hold_id, command in self._unanswered.items():
-            if isinstance(command, Open):
+            if isinstance(command, Open) and hold_id not in self._patience:  # it was told to wait, by a ledger now gone
                 self._be_patient(hold_id)
 
     def _out_of_patience(self, hold_id: str) -> None:

@@ -204,3 +204,18 @@ async def test_holds_whose_owner_never_comes_back_after_a_restart_expire(world, 
     clock.advance(LEASE_S)
     world.front.look_after()
     await until(lambda: world.kinds() == ["HoldPlaced", "HoldExpired"])
+
+
+async def test_a_ledger_that_drops_every_link_at_once_is_503_too(world, monkeypatch):
+    monkeypatch.setattr(client_module, "PATIENCE_S", 0.2)
+    world.front.close()
+
+    async def drop(reader, writer):
+        writer.close()
+
+    dropping = await asyncio.start_server(drop, "127.0.0.1", 0)
+    world.port = dropping.sockets[0].getsockname()[1]
+    client = world.ingress()
+    with pytest.raises(errors.PartUnavailable):
+        await asyncio.wait_for(client.open(world.order()), 10)
+    dropping.close()
