@@ -287,9 +287,8 @@ async def test_nothing_is_left_when_the_worker_is_killed(engine: Running):
     async with asyncio.timeout(30):
         while not engine.files():  # noqa: ASYNC110 - the engine makes them
             await asyncio.sleep(0.001)
-    ours = [
-        p for p in processes.descendants(os.getpid()) if p.parent == os.getpid()
-    ]  # a server of other tests has its own
+    # A server that other tests have started has an engine of its own, further down.
+    ours = [p for p in processes.descendants(os.getpid()) if p.parent == os.getpid()]
     (core,) = [p for p in ours if "EngineCore" in p.command]
     os.kill(core.pid, signal.SIGKILL)
     answers = await asyncio.gather(*running)
