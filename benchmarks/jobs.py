@@ -21,9 +21,9 @@ from typing import Any
 from load import Load, run_count
 from rivals import Rival, prepared, start_ours
 
-SUBMITTERS = 8
+SUBMITTERS = 32
 DIRECT_CLIENTS = 64  # as many as the toy has slots, so that both keep it as busy
-LOOK_S = 0.02
+LOOK_S = 0.1
 
 
 async def job_round(rival: Rival, body: dict[str, Any], count: int) -> tuple[float, Load]:
