@@ -16,19 +16,26 @@ HEALTH_TIMEOUT_S = 10.0
 STOP_S = 40.0  # for a replica to drain: a little above the replica's own 30 s
 
 
-def deploy(settings: Settings, catalogue: Catalogue) -> None:
-    """Returns when every application runs. Raises RuntimeError when one fails to."""
+def targets(settings: Settings, catalogue: Catalogue) -> tuple[list[Any], list[Any]]:
+    """What `deploy` takes. Nobody may ask for `serve.status()` meanwhile: Ray pickles both by one list of the process."""
     from ray import serve
 
     secret = secrets.token_hex(32)  # of this start: the replicas' ports take nobody who does not show it
-    targets = [
+    models = [
         serve.RunTarget(_model_application(model, settings, secret), name=f"model-{model.id}", route_prefix=None)
         for model in catalogue.values()
     ]
-    serve.run_many(targets, wait_for_applications_running=True)
     api = serve.RunTarget(_api_application(settings, catalogue, secret), name="api", route_prefix="/")
     jobs = serve.RunTarget(_jobs_application(settings, catalogue, secret), name="jobs", route_prefix=None)
-    serve.run_many([api, jobs], wait_for_applications_running=True)
+    return models, [api, jobs]
+
+
+def deploy(models: list[Any], front: list[Any]) -> None:
+    """Returns when every application runs. Raises RuntimeError when one fails to."""
+    from ray import serve
+
+    serve.run_many(models, wait_for_applications_running=True)
+    serve.run_many(front, wait_for_applications_running=True)
 
 
 def _model_application(model: Model, settings: Settings, secret: str) -> Any:

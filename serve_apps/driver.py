@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import ray
 from ray import serve
@@ -47,8 +48,9 @@ def main(settings: Settings) -> None:
     start_views(settings)
     say("starting the proxy")
     _start_serve(settings)
+    targets = build.targets(settings, catalogue)
     with _progress_of_applications():
-        _deploy(settings, catalogue)
+        _deploy(*targets)
     _wait_until_answering(settings)
     ray.get(ledger.ensure_local_key.remote(settings.base_url))
     _say_ready(settings, catalogue)
@@ -97,10 +99,10 @@ def _start_serve(settings: Settings) -> None:
     )
 
 
-def _deploy(settings: Settings, catalogue: Catalogue) -> None:
+def _deploy(models: list[Any], front: list[Any]) -> None:
     """What a replica says of its own self-test is the sentence for the operator, not Serve's account of the failure."""
     try:
-        build.deploy(settings, catalogue)
+        build.deploy(models, front)
     except RuntimeError as error:
         for name, application in serve.status().applications.items():
             said = [deployment.message for deployment in application.deployments.values()]
