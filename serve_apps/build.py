@@ -17,7 +17,7 @@ STOP_S = 40.0  # for a replica to drain: a little above the replica's own 30 s
 
 
 def targets(settings: Settings, catalogue: Catalogue) -> tuple[list[Any], list[Any]]:
-    """What `deploy` takes. Nobody may ask for `serve.status()` meanwhile: Ray pickles both by one list of the process."""
+    """What `deploy` takes. Nobody may ask for `serve.status()` meanwhile: Ray pickles both by one list a process."""
     from ray import serve
 
     secret = secrets.token_hex(32)  # of this start: the replicas' ports take nobody who does not show it
