@@ -159,6 +159,14 @@ class FrameProtocol(asyncio.Protocol):
             self._transport.abort()
 
 
+def own_address() -> str:
+    """Where to listen so that other nodes reach this one; on one machine, loopback."""
+    import ray
+
+    address: str = ray.util.get_node_ip_address()
+    return address
+
+
 async def connect(
     host: str,
     port: int,

@@ -6,7 +6,6 @@ commit fails: what it remembers is then not what is on disk, and there is one wa
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import traceback
@@ -14,8 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+from acs.platform import named_actor
 from acs.platform.catalogue import Catalogue
 from acs.platform.clock import MonotonicClock
+from acs.platform.frames import own_address
 from acs.platform.ledger import admin
 from acs.platform.ledger.accounts import Accounts
 from acs.platform.ledger.commits import Commits
@@ -33,66 +34,41 @@ from acs.platform.wiring import answers_of, job_blobs_of
 from acs.storage.blobs import Blobs
 from acs.storage.event_store import open_event_store
 
-NAME, NAMESPACE = "ledger", "acs"
+NAME = "ledger"
 CONCURRENT_CALLS = 10_000  # each ingress keeps one watch open
-REOPEN_PAUSE_S = 1.0
 SWEEP_PAUSE_S = 600.0
-
-_log = logging.getLogger(__name__)
 
 
 class LedgerActor:
-    """A plain class; `start_ledger` makes it an actor. A store that cannot be opened is tried again for ever: raising
-    from `__init__` would end the actor for good, where a full disk is soon emptied.
-    """
+    """A plain class; `start_ledger` makes it an actor."""
 
     def __init__(self, settings: Settings, catalogue: Catalogue) -> None:
         self._settings = settings
         self._catalogue = catalogue
         self._secret = secrets.token_hex(32)  # of this life: only who may ask the actor learns it
-        self._service: LedgerService | None = None
-        self._fault: Exception | None = None
-        self._tried = asyncio.Event()  # the first attempt has ended, well or not
         self._door: asyncio.Server | None = None
-        self._starting = asyncio.get_running_loop().create_task(self._start())  # Ray builds us on our own loop
+        self._opening = named_actor.Opening("ledger", self._open)
 
     async def ready(self) -> None:
         """Returns when the ledger serves. Raises EventStoreUnavailable or OSError while it cannot."""
-        await self._serving()
+        await self._opening.opened()
 
     async def watch(self, ingress_id: str, epoch: str | None, version: int) -> KeyChanges:
         """See `LedgerService.watch`. May be delivered twice."""
-        return await (await self._serving()).watch(ingress_id, epoch, version)
+        return await (await self._opening.opened()).watch(ingress_id, epoch, version)
 
     async def endpoint(self) -> tuple[str, int, str]:
         """(host, port, secret): where an ingress opens its link."""
-        await self._serving()
+        await self._opening.opened()
         return self._endpoint
 
     async def ensure_local_key(self, base_url: str) -> None:
         """Writes `$ACS_DATA/env`; answers nothing, so that the key stays there. May be delivered twice."""
-        service = await self._serving()
+        service = await self._opening.opened()
         await service.change(lambda: ensure_local_key(service.accounts, self._settings.env_file, base_url))
 
     async def pid(self) -> int:
         return os.getpid()
-
-    async def _serving(self) -> LedgerService:
-        await self._tried.wait()
-        if self._service is None:
-            raise self._fault or RuntimeError("the ledger has not started")
-        return self._service
-
-    async def _start(self) -> None:
-        while self._service is None:
-            try:
-                self._service = await self._open()
-            except Exception as fault:
-                self._fault = fault
-                _log.error("the ledger cannot start: %s", type(fault).__name__)
-            self._tried.set()
-            if self._service is None:
-                await asyncio.sleep(REOPEN_PAUSE_S)
 
     async def _open(self) -> LedgerService:
         settings = self._settings
@@ -151,38 +127,14 @@ def _end(fault: Exception) -> None:
     os._exit(1)
 
 
-def own_address() -> str:
-    """The address other nodes reach this one by; on one machine, loopback."""
-    import ray
-
-    address: str = ray.util.get_node_ip_address()
-    return address
-
-
 def start_ledger(settings: Settings, catalogue: Catalogue) -> Any:
     """The handle of the ledger, started on this node if it does not run yet, once it serves.
 
     Raises EventStoreUnavailable or OSError when it cannot; it then goes on trying. Ray must have been started.
     """
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = ray.get_runtime_context().get_node_id()
-    handle = (
-        ray.remote(LedgerActor)
-        .options(
-            name=NAME,
-            namespace=NAMESPACE,
-            get_if_exists=True,
-            lifetime="detached",
-            max_restarts=-1,
-            max_task_retries=-1,
-            max_concurrency=CONCURRENT_CALLS,
-            num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),  # its disk is here
-        )
-        .remote(settings, catalogue)
-    )
+    handle = named_actor.start(NAME, LedgerActor, settings, catalogue, concurrent_calls=CONCURRENT_CALLS)
     try:
         ray.get(handle.ready.remote())
     except ray.exceptions.RayTaskError as error:
@@ -192,6 +144,4 @@ def start_ledger(settings: Settings, catalogue: Catalogue) -> Any:
 
 def find_ledger() -> Any:
     """The handle of the running ledger. Raises ValueError when there is none."""
-    import ray
-
-    return ray.get_actor(NAME, namespace=NAMESPACE)
+    return named_actor.find(NAME)

@@ -2,9 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
 
 NAMESPACE = "acs"
+REOPEN_PAUSE_S = 1.0
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class Opening(Generic[T]):
+    """What an actor serves with, opened behind its back and tried again for ever: raising from `__init__` would end the
+    actor for good, where a full disk is soon emptied. To be made on the actor's loop, in its `__init__`.
+    """
+
+    def __init__(self, name: str, open: Callable[[], Awaitable[T]]) -> None:
+        self._name = name
+        self._open = open
+        self._opened: T | None = None
+        self._fault: Exception | None = None
+        self._tried = asyncio.Event()  # the first attempt has ended, well or not
+        self._trying = asyncio.get_running_loop().create_task(self._try())
+
+    async def opened(self) -> T:
+        """Raises what the latest attempt failed with while it is not open."""
+        await self._tried.wait()
+        if self._opened is None:
+            raise self._fault or RuntimeError(f"the {self._name} has not started")
+        return self._opened
+
+    async def _try(self) -> None:
+        while self._opened is None:
+            try:
+                self._opened = await self._open()
+            except Exception as fault:
+                self._fault = fault
+                _log.error("the %s cannot start: %s", self._name, type(fault).__name__)
+            self._tried.set()
+            if self._opened is None:
+                await asyncio.sleep(REOPEN_PAUSE_S)
 
 
 def start(name: str, kind: type[Any], *arguments: Any, concurrent_calls: int) -> Any:

@@ -19,23 +19,17 @@ from acs.storage.event_store import open_event_store
 from acs.storage.views.database import ViewsDatabase
 
 CONCURRENT_CALLS = 1_000
-REOPEN_PAUSE_S = 1.0
 
 _log = logging.getLogger(__name__)
 
 
 class ViewsActor:
-    """A plain class; `start_views` makes it an actor. What cannot be opened is tried again for ever: raising from
-    `__init__` would end the actor for good, where a full disk is soon emptied.
-    """
+    """A plain class; `start_views` makes it an actor."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._service: ViewsService | None = None
-        self._fault: Exception | None = None
-        self._tried = asyncio.Event()  # the first attempt has ended, well or not
         self._door: asyncio.Server | None = None
-        self._starting = asyncio.get_running_loop().create_task(self._start())  # Ray builds us on our own loop
+        self._opening = named_actor.Opening("views", self._open)
 
     async def ready(self) -> None:
         """Returns when the views answer. Raises ViewsUnavailable while they cannot."""
@@ -56,21 +50,10 @@ class ViewsActor:
         return os.getpid()
 
     async def _serving(self) -> ViewsService:
-        await self._tried.wait()
-        if self._service is None:
-            raise ViewsUnavailable("The views cannot be opened at the moment.") from self._fault
-        return self._service
-
-    async def _start(self) -> None:
-        while self._service is None:
-            try:
-                self._service = await self._open()
-            except Exception as fault:
-                self._fault = fault
-                _log.error("the views cannot start: %s", type(fault).__name__)
-            self._tried.set()
-            if self._service is None:
-                await asyncio.sleep(REOPEN_PAUSE_S)
+        try:
+            return await self._opening.opened()
+        except Exception as fault:
+            raise ViewsUnavailable("The views cannot be opened at the moment.") from fault
 
     async def _open(self) -> ViewsService:
         store = await asyncio.to_thread(open_event_store, self._settings.event_store)

@@ -21,8 +21,9 @@ import ray
 from ray import serve
 
 from acs.platform.catalogue import Catalogue, CatalogueError
-from acs.platform.ledger_actor import NAMESPACE, start_ledger
+from acs.platform.ledger_actor import start_ledger
 from acs.platform.models import ModelError, prepare
+from acs.platform.named_actor import NAMESPACE
 from acs.platform.server import child, memory, preflight, processes
 from acs.platform.server.environment import SCRATCH, for_workers
 from acs.platform.server.faults import ServerFault

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -73,7 +73,7 @@ async def plan_completion(request: CompletionRequest, models: Mapping[str, Serve
     """
     model = find_model(models, request.model)
     prompts = await tokenise(model, request.prompts, request.add_special_tokens is not False)
-    _check_vocabulary(request, model, prompts)
+    _check_ids(request, model, prompts)
     prompt_tokens = sum(map(len, prompts))
     if request.prompt_logprobs == -1 and prompt_tokens * request.choices_per_prompt > limits.full_vocab_prompt_tokens:
         raise InvalidRequest(
@@ -103,18 +103,23 @@ async def tokenise(model: ServedModel, prompts: list[str] | list[list[int]], spe
     return encode_all()
 
 
-def _check_vocabulary(request: CompletionRequest, model: ServedModel, prompts: list[list[int]]) -> None:
+def check_vocabulary(model: ServedModel, prompts: list[list[int]], where: Callable[[int], str]) -> None:
+    """`where`: the path of prompt i in its request. Raises InvalidRequest."""
     vocabulary = model.tokenizer.vocab_size
-    for position, ids in enumerate(prompts):
-        where = "prompt" if len(prompts) == 1 else f"prompt[{position}]"
+    for index, ids in enumerate(prompts):
         if not ids:
-            raise InvalidRequest(f"{where} has no tokens.", param=where)
+            raise InvalidRequest(f"{where(index)} has no tokens.", param=where(index))
         if max(ids) >= vocabulary:
             raise InvalidRequest(
-                f"{where} holds the token id {shown(max(ids))}; the vocabulary of {request.model} ends at "
+                f"{where(index)} holds the token id {shown(max(ids))}; the vocabulary of {model.entry.id} ends at "
                 f"{vocabulary - 1}.",
-                param=where,
+                param=where(index),
             )
+
+
+def _check_ids(request: CompletionRequest, model: ServedModel, prompts: list[list[int]]) -> None:
+    check_vocabulary(model, prompts, lambda index: "prompt" if len(prompts) == 1 else f"prompt[{index}]")
+    vocabulary = model.tokenizer.vocab_size
     beyond = [token_id for token_id in request.logit_bias or () if token_id >= vocabulary]
     if beyond:
         raise InvalidRequest(

@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from acs.platform.completions.body import shown
-from acs.platform.completions.plan import find_model, tokenise
+from acs.platform.completions.plan import check_vocabulary, find_model, tokenise
 from acs.platform.completions.served import ServedModel
 from acs.platform.errors import ContextLengthExceeded, HarvestUnsupported, InvalidRequest
 from acs.platform.harvests.fields import ALL
@@ -61,7 +60,7 @@ async def plan_harvest(request: HarvestRequest, models: Mapping[str, ServedModel
     layers = _layers(request, model)
     _check_directions(request, model)
     prompts = await tokenise(model, request.prompts, request.add_special_tokens is not False)
-    _check_vocabulary(request, model, prompts)
+    check_vocabulary(model, prompts, lambda index: f"prompts[{index}]")
     _check_context(request, model, prompts)
     n_tokens = sum(map(len, prompts))
     if n_tokens > limits.harvest_tokens:
@@ -112,20 +111,6 @@ def _check_directions(request: HarvestRequest, model: ServedModel) -> None:
             f"{model.hidden_size}.",
             param="project_onto",
         )
-
-
-def _check_vocabulary(request: HarvestRequest, model: ServedModel, prompts: list[list[int]]) -> None:
-    vocabulary = model.tokenizer.vocab_size
-    for index, ids in enumerate(prompts):
-        where = f"prompts[{index}]"
-        if not ids:
-            raise InvalidRequest(f"{where} has no tokens.", param=where)
-        if max(ids) >= vocabulary:
-            raise InvalidRequest(
-                f"{where} holds the token id {shown(max(ids))}; the vocabulary of {request.model} ends at "
-                f"{vocabulary - 1}.",
-                param=where,
-            )
 
 
 def _check_context(request: HarvestRequest, model: ServedModel, prompts: list[list[int]]) -> None:

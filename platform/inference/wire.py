@@ -14,6 +14,7 @@ import msgspec
 
 from acs.platform import frames
 from acs.platform.frames import FrameProtocol as FrameProtocol
+from acs.platform.frames import own_address as own_address
 from acs.platform.inference.contract import Generate, Piece
 
 

@@ -30,12 +30,12 @@ class Commits:
         self._running: asyncio.Task[None] | None = None
         self.batches = 0
 
-    def add(self, events: Sequence[Event], stored: Callable[[], None]) -> None:
+    def add(self, events: Sequence[Event], stored: Callable[[], None] | None = None) -> None:
         """`stored` is called once these events, and all added before them, are on disk; never after a failure, when all
         that the ledger remembers beyond the log has become worthless.
         """
         self._events += events
-        self._stored.append(stored)
+        self._stored.append(stored or _nobody_asked)
         if self._running is None:
             self._running = asyncio.get_running_loop().create_task(self._run())  # its first step comes after this turn
 
@@ -53,3 +53,7 @@ class Commits:
             for call in stored:
                 call()
         self._running = None
+
+
+def _nobody_asked() -> None:
+    pass

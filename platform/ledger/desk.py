@@ -31,7 +31,7 @@ from acs.platform.ledger.job_queue import JobTicket
 from acs.platform.ledger.jobs import JobCapacityReached
 from acs.platform.ledger.memory import Memory
 from acs.platform.ledger.repeats import NoAnswerLeft, RequestDiffers, RequestRuns
-from acs.platform.ledger.traffic import QueueFull, RateLimited, Ticket, Traffic
+from acs.platform.ledger.traffic import QUEUE_FULL_RETRY_S, QueueFull, RateLimited, Ticket, Traffic
 from acs.storage.event_store import Event
 
 Answer = Callable[[Reply], None]
@@ -84,13 +84,15 @@ class Desk:
             if hold.owner == owner:
                 self._traffic.end(hold_id)
                 events = [*self._books.expire(hold_id, self._now()), *self._repeats.end(hold_id, self._now(), None)]
-                self._commits.add(events, _nobody_asked)
+                self._commits.add(events)
         self.call_next()
 
     def refuse_overdue(self) -> None:
         """Requests that have waited too long. To be called every second or so."""
         for ticket in self._traffic.overdue():
-            ticket.answer(Refusal(ticket.order.hold_id, "queue_full", "The request has waited too long.", 5.0))
+            ticket.answer(
+                Refusal(ticket.order.hold_id, "queue_full", "The request has waited too long.", QUEUE_FULL_RETRY_S)
+            )
 
     def note_budgets(self, account_id: str, stored: Callable[[], None]) -> None:
         """A standing budget of the account, or of a key of it, has changed."""
@@ -191,10 +193,6 @@ def refusal_of(order: Open, refused: Refused) -> Refusal:
     if isinstance(refused, KeyNotAccepted):
         return Refusal(order.hold_id, str(refused), "")
     return Refusal(order.hold_id, _CODES[type(refused)], str(refused), getattr(refused, "retry_after_s", None))
-
-
-def _nobody_asked() -> None:
-    pass
 
 
 class KeyNotAccepted(Refused):

@@ -101,7 +101,7 @@ class JobDesk:
                     return answer(Repeated(command.ask, kept))
             except Refused as refused:
                 return answer(SubmitRefused(command.ask, refusal_of(order, refused)))
-            self._commits.add(self._taken(command), _nobody_asked)
+            self._commits.add(self._taken(command))
             self._traffic.count(order.key_id)
             self._runs.queue(command.job_id)
         self._tell_of(command, order.account_id, answer)
@@ -139,7 +139,7 @@ class JobDesk:
 
         def ended(cancelled: bool) -> None:
             if cancelled and self._repeats.judge(command.key, None, self._now()) is None:
-                self._commits.add(self._remembered(command.key, command.job_id, CANCELLED), _nobody_asked)
+                self._commits.add(self._remembered(command.key, command.job_id, CANCELLED))
             self._tell_of_cancelled(command, answer, was_ended=not cancelled)
 
         self._runs.cancel(command.job_id, ended)
@@ -175,7 +175,3 @@ class JobDesk:
 
     def _erasing(self, sha256: str | None) -> Callable[[], None]:
         return lambda: self._erase(sha256) if sha256 else None
-
-
-def _nobody_asked() -> None:
-    pass

@@ -173,7 +173,7 @@ class JobRuns:
         if job_id in self._stopping:
             return self._cancelled(job_id, ASKED)
         self._traffic.end(self._jobs[job_id].hold_id)
-        self._commits.add(self._jobs.interrupt(job_id, self._now()), _nobody_asked)
+        self._commits.add(self._jobs.interrupt(job_id, self._now()))
         self.queue(job_id, first=True)
 
     def _answered(self, record: JobRecord, told: Finish) -> None:
@@ -209,10 +209,6 @@ class JobRuns:
 
     def _erasing(self, sha256: str) -> Callable[[], None]:
         return lambda: self._erase(sha256) if sha256 else None
-
-
-def _nobody_asked() -> None:
-    pass
 
 
 def _nobody_listens(work: Work) -> None:

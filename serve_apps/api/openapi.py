@@ -61,6 +61,11 @@ class Operation:
 
 @cache
 def operations() -> list[Operation]:
+    """In the order of the page."""
+    return [*_of_completions(), *_of_jobs(), *_of_accounts_and_models(), *_of_tokenizers()]
+
+
+def _of_completions() -> list[Operation]:
     return [
         _operation(
             "create_completion",
@@ -72,6 +77,11 @@ def operations() -> list[Operation]:
             body=CompletionRequest,
             stream=True,
         ),
+    ]
+
+
+def _of_jobs() -> list[Operation]:
+    return [
         _operation(
             "submit_job",
             "POST",
@@ -113,6 +123,11 @@ def operations() -> list[Operation]:
             answers.CompletionJob,
             (404, 409, *OF_ALL),
         ),
+    ]
+
+
+def _of_accounts_and_models() -> list[Operation]:
+    return [
         _operation("list_models", "GET", ("/v1/models",), "List the models", answers.ModelList, OF_ALL),
         _operation(
             "get_usage",
@@ -123,6 +138,14 @@ def operations() -> list[Operation]:
             (400, *OF_ALL),
             query={"month": {"type": "string", "pattern": f"^{MONTH}$", "examples": ["2026-11"]}},
         ),
+        _operation(
+            "health", "GET", ("/health",), "Whether the server answers", answers.Health, (405, 500, 503), key=False
+        ),
+    ]
+
+
+def _of_tokenizers() -> list[Operation]:
+    return [
         _operation(
             "tokenize",
             "POST",
@@ -149,9 +172,6 @@ def operations() -> list[Operation]:
             answers.TokenizerInfo,
             (400, *OF_ALL),
             query={"model": {"type": "string"}},
-        ),
-        _operation(
-            "health", "GET", ("/health",), "Whether the server answers", answers.Health, (405, 500, 503), key=False
         ),
     ]
 

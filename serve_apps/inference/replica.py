@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from acs.platform.catalogue import Model
+from acs.platform.inference import wire
 from acs.platform.inference.contract import EngineStatus
 from acs.serve_apps.inference.server import EngineServer
 
@@ -33,7 +34,7 @@ class ModelReplica:
             self._engine.shutdown()  # it has processes of its own
             raise
         self._server = EngineServer(self._engine)
-        host = _own_address()
+        host = wire.own_address()
         self._endpoint = (host, await self._server.start(host, secret))
         log.info("Model %s listens on port %d.", model.id, self._endpoint[1])
 
@@ -82,11 +83,3 @@ def _make_engine(model: Model, checkpoint: Path, tensors: Path) -> Any:
     from acs.serve_apps.inference.vllm_engine import VllmEngine
 
     return VllmEngine(model, checkpoint, tensors)
-
-
-def _own_address() -> str:
-    """The address other nodes reach this one by; on one machine, loopback."""
-    import ray
-
-    address: str = ray.util.get_node_ip_address()
-    return address

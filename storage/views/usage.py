@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
+from acs.events.hold import PICO_USD_PER_MICRO_USD
 from acs.storage.views.database import ViewsDatabase
-
-PICO_USD_PER_MICRO_USD = 1_000_000
 
 # A null budget means unlimited, so the null of a ledger wins over the account's standing budget.
 ACCOUNTS = """

@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from acs.platform import ledger_actor
+from acs.platform import named_actor
 from acs.platform.ledger_actor import LedgerActor
 from acs.platform.settings import Settings
 from acs.storage.event_store import EventStoreUnavailable
 
 
 async def test_a_store_that_cannot_be_opened_is_said_and_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger_actor, "REOPEN_PAUSE_S", 0.001)
+    monkeypatch.setattr(named_actor, "REOPEN_PAUSE_S", 0.001)
     settings = Settings.from_environ({"ACS_DATA": str(tmp_path)})
     settings.event_store.mkdir()  # a folder where the file should be
     actor = LedgerActor(settings, {})
