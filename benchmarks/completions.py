@@ -1,6 +1,8 @@
 """Our server against vLLM's own OpenAI server: same toy model, same machine, in turns in one run.
 
-    .venv/bin/python benchmarks/completions.py [--pairs 10] [--seconds 3]
+    .venv/bin/python benchmarks/completions.py [--pairs 10] [--seconds 3] [--against CHECKOUT]
+
+With `--against`, the other side is this server as another working tree has it: what a change costs or saves.
 
 Prints, for each kind of request, requests a second, p50, p95 and first token of both, the ratio of the rates (median of
 the pairs, with its spread), the difference of p50, and the CPU that each process spent a request; then idle memory.
@@ -59,7 +61,7 @@ class Side:
             figures += f"  first token {self.median(lambda load: load.first_token_ms):7.2f} ms"
         spent = sorted(((ms / max(1, self.requests), kind) for kind, ms in self.cpu_ms.items()), reverse=True)
         cpu = ", ".join(f"{kind} {ms:.2f}" for ms, kind in spent if ms >= 0.01)
-        return f"  {name:<5}{figures}\n        CPU ms a request: {sum(ms for ms, _ in spent):.2f} ({cpu})"
+        return f"  {name:<7}{figures}\n        CPU ms a request: {sum(ms for ms, _ in spent):.2f} ({cpu})"
 
 
 async def compare(ours: Rival, theirs: Rival, pairs: int, seconds: float, only: str | None) -> None:
@@ -73,15 +75,15 @@ async def compare(ours: Rival, theirs: Rival, pairs: int, seconds: float, only: 
         for number in range(pairs):
             for rival in (ours, theirs) if number % 2 else (theirs, ours):
                 await sides[rival.name].turn(rival, clients, body, seconds)
-        report(title, sides[ours.name], sides[theirs.name])
+        report(title, sides[ours.name], sides[theirs.name], theirs.name)
 
 
-def report(title: str, ours: Side, theirs: Side) -> None:
+def report(title: str, ours: Side, theirs: Side, against: str) -> None:
     ratios = sorted(mine.rate / other.rate for mine, other in zip(ours.loads, theirs.loads, strict=True))
     slower = sorted(
         mine.percentile_ms(0.5) - other.percentile_ms(0.5) for mine, other in zip(ours.loads, theirs.loads, strict=True)
     )
-    print(f"{title}\n{ours.line('acs')}\n{theirs.line('vllm')}")
+    print(f"{title}\n{ours.line('acs')}\n{theirs.line(against)}")
     print(
         f"  ratio {statistics.median(ratios):.2f} × (from {ratios[0]:.2f} to {ratios[-1]:.2f}), "
         f"p50 {statistics.median(slower):+.2f} ms (from {slower[0]:+.2f} to {slower[-1]:+.2f})\n",
@@ -96,10 +98,15 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "acs-test-models")
     parser.add_argument("--port", type=int, default=8311)
     parser.add_argument("--same-executor", action="store_true", help="give vLLM's server our executor, not its default")
+    parser.add_argument("--against", type=Path, help="another working tree of this project, instead of vLLM's server")
     parser.add_argument("--only", help="the kinds whose title holds this")
     arguments = parser.parse_args()
     prepared("toy", arguments.models)
-    theirs = start_vllm(arguments.models, arguments.port + 1, executor=IN_PROCESS if arguments.same_executor else None)
+    if arguments.against:
+        theirs = start_ours(arguments.models, arguments.port + 1, checkout=arguments.against)
+    else:
+        executor = IN_PROCESS if arguments.same_executor else None
+        theirs = start_vllm(arguments.models, arguments.port + 1, executor=executor)
     try:
         ours = start_ours(arguments.models, arguments.port)
         try:

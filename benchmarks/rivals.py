@@ -98,7 +98,8 @@ FLOOD = {
 }
 
 
-def start_ours(models_dir: Path, port: int, catalogue: str = "toy") -> Rival:
+def start_ours(models_dir: Path, port: int, catalogue: str = "toy", checkout: Path | None = None) -> Rival:
+    """`checkout`: another working tree of this project whose code is to run, with this environment's packages."""
     data = Path(tempfile.mkdtemp(prefix="acs-bench-"))
     env = {
         **os.environ,
@@ -108,13 +109,15 @@ def start_ours(models_dir: Path, port: int, catalogue: str = "toy") -> Rival:
         "ACS_MODELS": str(models_dir),
         **FLOOD,
     }
+    if checkout:
+        env["PYTHONPATH"] = str(checkout.resolve())
     log = (data / "out").open("wb")
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "acs.platform.cli.main", "serve"], env=env, stdout=log, cwd="/"
     )
     _wait(f"http://127.0.0.1:{port}/health", process, lambda: (data / "env").exists())
     key = (data / "env").read_text().split("ACS_API_KEY=")[1].split()[0].strip("'\"")
-    return Rival("acs", f"http://127.0.0.1:{port}/v1", key, process)
+    return Rival("before" if checkout else "acs", f"http://127.0.0.1:{port}/v1", key, process)
 
 
 def start_vllm(models_dir: Path, port: int, catalogue: str = "toy", executor: str | None = None) -> Rival:

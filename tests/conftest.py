@@ -4,6 +4,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from server.running import Server, start_server
@@ -11,6 +12,13 @@ from server.running import Server, start_server
 from acs.platform.catalogue import Catalogue
 from acs.platform.models import prepare
 from acs.platform.settings import SHIPPED_CATALOGUES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment() -> Iterator[None]:
+    """What a module sets stays in it: vLLM, started in this process, preloads libraries into every later child."""
+    with mock.patch.dict(os.environ):
+        yield
 
 
 @pytest.fixture(scope="session")
