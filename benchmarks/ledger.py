@@ -148,7 +148,8 @@ def starts(folder: Path, holds: int) -> None:
         past.store(store)
     head = store.head()
     whole = recalled(f"{head} events", store, folder / "none", head)
-    checkpoint.write(folder / "young", head, whole.table, checkpoint.encode_books(whole.books, whole.repeats))
+    remembered = checkpoint.encode_books(whole.books, whole.repeats, whole.jobs, whole.harvests)
+    checkpoint.write(folder / "young", head, whole.table, remembered)
     recalled("a checkpoint", store, folder / "young", 0)
     store.close()
 

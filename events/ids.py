@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from uuid import UUID
 
-ACCOUNT, KEY, HOLD, JOB = "acct", "key", "hold", "job"
+ACCOUNT, KEY, HOLD, JOB, HARVEST = "acct", "key", "hold", "job", "hrv"
 
 
 def uuid7() -> UUID:

@@ -5,11 +5,12 @@
     │   HarvestUnsupported                                                                    400
     ├── AuthenticationError                                                                   401
     │   └── MissingAuthorization, InvalidApiKey, KeyRevoked, KeyDisabled, AccountSuspended
-    ├── NotFound, JobNotFound 404, MethodNotAllowed 405, RequestTooLarge 413
+    ├── NotFound, JobNotFound, HarvestNotFound 404, MethodNotAllowed 405, RequestTooLarge 413, RangeBeyond 416
     ├── AdmissionError             the ledger does not let the request in                     429
-    │   └── RateLimited, QueueFull, SpendCap, BudgetExceeded, JobCapacity
+    │   └── RateLimited, QueueFull, SpendCap, BudgetExceeded, JobCapacity,
+    │       HarvestConcurrencyExceeded, HarvestCapacityExceeded, HarvestQuotaExceeded
     ├── Conflict                   409
-    │   └── Running, NoAnswer, IdempotencyConflict, JobEnded
+    │   └── Running, NoAnswer, IdempotencyConflict, JobEnded, HarvestNotCancellable
     ├── InternalError                                                                         500
     ├── PartUnavailable            a part of the platform (ledger, views) is coming back      503
     └── InferenceError             carries `retryable`
@@ -32,6 +33,7 @@ _TYPE_BY_STATUS = {
     405: "not_found_error",
     409: "conflict_error",
     413: "invalid_request_error",
+    416: "invalid_request_error",
     429: "rate_limit_error",
 }
 
@@ -130,6 +132,12 @@ class JobNotFound(ApiError):
     status, code = 404, "job_not_found"
 
 
+class HarvestNotFound(ApiError):
+    """Unknown, another account's, or ended long ago: nobody can tell which."""
+
+    status, code = 404, "harvest_job_not_found"
+
+
 class MethodNotAllowed(ApiError):
     status, code = 405, None
 
@@ -143,6 +151,19 @@ class MethodNotAllowed(ApiError):
 
 class RequestTooLarge(ApiError):
     status, code, should_retry = 413, "request_too_large", False
+
+
+class RangeBeyond(ApiError):
+    """Of a file."""
+
+    status, code, should_retry = 416, "invalid_request", False
+
+    def __init__(self, message: str, *, size: int = 0) -> None:
+        super().__init__(message, param="Range")
+        self.size = size
+
+    def headers(self) -> dict[str, str]:
+        return {**super().headers(), "Content-Range": f"bytes */{self.size}"}
 
 
 class AdmissionError(ApiError):
@@ -169,6 +190,18 @@ class JobCapacity(AdmissionError):
     code, should_retry = "job_capacity", False
 
 
+class HarvestConcurrencyExceeded(AdmissionError):
+    code, retry_after_s = "harvest_concurrency_exceeded", 30.0
+
+
+class HarvestCapacityExceeded(AdmissionError):
+    code, retry_after_s = "harvest_capacity_exceeded", 30.0
+
+
+class HarvestQuotaExceeded(AdmissionError):
+    code, should_retry = "harvest_quota_exceeded", False
+
+
 class Conflict(ApiError):
     status = 409
     code: ClassVar[str | None] = None
@@ -193,6 +226,12 @@ class JobEnded(Conflict):
     """It cannot be cancelled any more; or it was cancelled, so that it has no result."""
 
     should_retry = True
+
+
+class HarvestNotCancellable(Conflict):
+    """It has ended."""
+
+    code = "harvest_not_cancellable"
 
 
 class InternalError(ApiError):
@@ -260,7 +299,10 @@ class UpstreamDeadline(InferenceError):
 
 ADMISSION_ERRORS: dict[str | None, type[ApiError]] = {  # the codes that travel from the ledger to an ingress
     cls.code: cls
-    for cls in (RateLimited, QueueFull, SpendCap, BudgetExceeded, JobCapacity, Running, NoAnswer, IdempotencyConflict)
+    for cls in (
+        *(RateLimited, QueueFull, SpendCap, BudgetExceeded, JobCapacity, Running, NoAnswer, IdempotencyConflict),
+        *(HarvestConcurrencyExceeded, HarvestCapacityExceeded, HarvestQuotaExceeded, InvalidRequest),
+    )
 }
 INFERENCE_ERRORS: dict[str, type[InferenceError]] = {
     cls.code: cls  # the codes that travel from a replica to an ingress

@@ -9,6 +9,7 @@ import asyncio
 import os
 import secrets
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
@@ -23,6 +24,7 @@ from acs.platform.ledger.commits import Commits
 from acs.platform.ledger.contract import KeyChanges
 from acs.platform.ledger.desk import Desk
 from acs.platform.ledger.front import Front
+from acs.platform.ledger.harvest_desk import HarvestDesk
 from acs.platform.ledger.job_desk import JobDesk
 from acs.platform.ledger.job_runs import JobRuns
 from acs.platform.ledger.local_key import ensure_local_key
@@ -30,7 +32,7 @@ from acs.platform.ledger.memory import Memory, recall
 from acs.platform.ledger.service import LedgerService
 from acs.platform.ledger.traffic import Traffic
 from acs.platform.settings import Settings
-from acs.platform.wiring import answers_of, job_blobs_of
+from acs.platform.wiring import answers_of, harvest_plans_of, job_blobs_of
 from acs.storage.blobs import Blobs
 from acs.storage.event_store import open_event_store
 
@@ -91,20 +93,24 @@ class LedgerActor:
         commits = Commits(memory.storing, writer, _end)
         traffic = Traffic(limits, slots, clock)
         desk = Desk(memory, traffic, commits, _now)
-        jobs = job_blobs_of(self._settings)
+        jobs, plans = job_blobs_of(self._settings), harvest_plans_of(self._settings)
         loop = asyncio.get_running_loop()
 
-        def erase(sha256: str) -> None:
-            loop.run_in_executor(None, jobs.erase, sha256)  # a busy disk takes 3 ms for it
+        def erasing(blobs: Blobs) -> Callable[[str], None]:
+            def erase(sha256: str) -> None:
+                loop.run_in_executor(None, blobs.erase, sha256)  # a busy disk takes 3 ms for it
 
-        runs = JobRuns(desk, memory, traffic, commits, limits, clock, _now, erase)
-        job_desk = JobDesk(desk, runs, memory, traffic, commits, limits, _now, erase)
+            return erase
+
+        runs = JobRuns(desk, memory, traffic, commits, limits, clock, _now, erasing(jobs))
+        job_desk = JobDesk(desk, runs, memory, traffic, commits, limits, _now, erasing(jobs))
+        harvest_desk = HarvestDesk(desk, memory, traffic, commits, limits, clock, _now, erasing(plans))
         service = LedgerService(Accounts(memory.store, memory.table), desk, writer, limits.key_lease_s, clock)
-        front = Front(desk, job_desk, limits.owner_lease_s, clock)
+        front = Front(desk, job_desk, harvest_desk, limits.owner_lease_s, clock)
         host = own_address()
         self._endpoint = host, await front.listen(host, self._secret), self._secret
         self._tending = asyncio.create_task(front.tend())
-        self._sweeping = asyncio.create_task(_sweep(answers_of(self._settings), jobs))
+        self._sweeping = asyncio.create_task(_sweep(answers_of(self._settings), jobs, plans))
         self._door = await admin.serve(door, service)
         return service
 

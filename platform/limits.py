@@ -45,6 +45,14 @@ class Limits:
     harvest_tokens: int = _limit(2_000_000, "prompt tokens of one harvest")
     harvest_bytes: int = _limit(32 * 1024**3, "rows of one harvest, as float32")
     harvest_shard_bytes: int = _limit(2 * 1024**3, "rows of one shard, and so of one prompt, as float32")
+    key_harvests: int = _limit(3, "harvests of a key that have not ended; beyond: 429 harvest_concurrency_exceeded")
+    platform_harvests: int = _limit(64, "harvests of all accounts that have not ended; beyond: 429")
+    harvests_at_once: int = _limit(4, "harvests that run at once; more are pending")
+    key_harvests_per_month: int = _limit(0, "harvests of a key in a calendar month; 0: any number")
+    account_harvest_bytes: int = _limit(128 * 1024**3, "files of an account's harvests, kept or to be written")
+    harvest_kept_s: float = _limit(604_800, "time for which a harvest's files are kept, and its links work")
+    key_harvest_waits: int = _limit(4, "reads of harvests with wait that wait at once, of a key")
+    platform_harvest_waits: int = _limit(64, "reads of harvests with wait that wait at once, of all keys")
     account_jobs: int = _limit(100, "Jobs of an account that have not ended; beyond: 429 job_capacity")
     job_tries: int = _limit(3, "tries of a Job whose failures may be tried again")
     job_retry_s: float = _limit(1, "pause before a Job's second try; each further one is four times as long")
@@ -63,7 +71,8 @@ class Limits:
         for limit in fields(cls):
             name = f"ACS_LIMIT_{limit.name.upper()}"
             if name in environ:
-                given[limit.name] = _number(name, environ[name], whole=not limit.name.endswith("_s"))
+                whole = not limit.name.endswith("_s")
+                given[limit.name] = _number(name, environ[name], whole=whole, may_be_0=limit.default == 0)
         return cls(**given)
 
     def table(self) -> list[tuple[str, float, str]]:
@@ -71,12 +80,12 @@ class Limits:
         return [(f.name, getattr(self, f.name), f.metadata["meaning"]) for f in fields(self)]
 
 
-def _number(name: str, text: str, *, whole: bool) -> float:
-    """As an int wherever it is whole, so that a table shows 4 and not 4.0."""
+def _number(name: str, text: str, *, whole: bool, may_be_0: bool) -> float:
+    """As an int wherever it is whole, so that a table shows 4 and not 4.0. `may_be_0`: it then means no limit."""
     try:
         value = int(text) if whole or text.isdecimal() else float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value < math.inf:
+    if not 0 < value < math.inf and not (may_be_0 and value == 0):
         raise ValueError(f"{name}={text!r} is not a positive {'whole number' if whole else 'number'}")
     return value

@@ -30,6 +30,8 @@ class Settings:
     stop_grace_s: float = 3.0  # how long running requests may go on after a signal to stop
     metrics_host: str = "127.0.0.1"  # where HAProxy's metrics and statistics listen
     ray_address: str | None = None  # a Ray cluster to join; None: start one for this server
+    harvests: str | None = None  # where their files go, if not in the data folder: a path, or s3://bucket/prefix
+    public: str | None = None  # where clients reach this server, if that is not where it listens
 
     @property
     def models_dir(self) -> Path:
@@ -46,6 +48,16 @@ class Settings:
         anywhere = self.host in ("0.0.0.0", "::", "*")
         host = "127.0.0.1" if anywhere else f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/v1"
+
+    @property
+    def public_url(self) -> str:
+        """Links to files begin with it; no slash at its end."""
+        return self.base_url.removesuffix("/v1") if self.public is None else self.public
+
+    @property
+    def harvests_place(self) -> str:
+        """As `acs.storage.shards.store.Store.at` takes it."""
+        return str(self.data / "harvests") if self.harvests is None else self.harvests
 
     @property
     def env_file(self) -> Path:
@@ -81,6 +93,16 @@ class Settings:
     def jobs_dir(self) -> Path:
         """Requests and results of Jobs."""
         return self.data / "blobs" / "jobs"
+
+    @property
+    def harvest_plans_dir(self) -> Path:
+        """What Harvests that have not ended read."""
+        return self.data / "blobs" / "harvests"
+
+    @property
+    def links_key(self) -> Path:
+        """What links to files are signed with; they work for as long as it stays."""
+        return self.data / "links.key"
 
     @property
     def run_dir(self) -> Path:
@@ -122,7 +144,22 @@ class Settings:
             stop_grace_s=_seconds(env, "ACS_STOP_GRACE_S", 3.0),
             metrics_host=env.get("ACS_METRICS_HOST", "127.0.0.1"),
             ray_address=env.get("RAY_ADDRESS") or None,
+            harvests=_place(env, "ACS_HARVESTS"),
+            public=_url(env, "ACS_PUBLIC_URL"),
         )
+
+
+def _place(env: Mapping[str, str], name: str) -> str | None:
+    """A bucket's address as it is, a folder's path made absolute."""
+    text = env.get(name) or None
+    return text if text is None or "://" in text else str(Path(text).expanduser().resolve())
+
+
+def _url(env: Mapping[str, str], name: str) -> str | None:
+    text = env.get(name) or None
+    if text is not None and not text.startswith(("http://", "https://")):
+        raise SettingsError(f"{name}={text!r} is no address that begins with http:// or https://.")
+    return text.rstrip("/") if text is not None else None
 
 
 def _integer(env: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from acs.events.idempotency import REMEMBERED
 from acs.platform.completions.served import ServedModel
+from acs.platform.harvests.links import Links, links_key
 from acs.platform.key_book import KeyBook
 from acs.platform.ledger.client import LedgerClient
 from acs.platform.limits import Limits
@@ -15,10 +16,13 @@ from acs.platform.settings import Settings
 from acs.platform.views.contract import Views
 from acs.platform.views.remote import RemoteViews
 from acs.storage.blobs import Blobs
+from acs.storage.shards.store import Store
 
 # Two answers of 256 whole-vocabulary rows are 100 MB of arrays on their way; more wait their turn.
 WHOLE_VOCABULARY_AT_ONCE = 2
 
+
+HARVEST_PLANS_KEPT_S = 90 * 86_400.0
 
 # An answer is given again for a day; it stays a little longer, so that none is erased while it is being read.
 ANSWERS_KEPT_S = REMEMBERED.total_seconds() + 3600
@@ -33,6 +37,21 @@ def job_blobs_of(settings: Settings) -> Blobs:
     return Blobs(settings.jobs_dir, 2 * settings.limits.job_kept_s)
 
 
+def harvest_plans_of(settings: Settings) -> Blobs:
+    """What Harvests read. The ledger erases each when its Harvest has ended; what outlives that belongs to nothing."""
+    return Blobs(settings.harvest_plans_dir, HARVEST_PLANS_KEPT_S)
+
+
+def harvest_files_of(settings: Settings) -> Store:
+    """Raises ValueError for an address that means nothing. Opens nothing."""
+    return Store.at(settings.harvests_place)
+
+
+def links_of(settings: Settings) -> Links:
+    """Raises OSError."""
+    return Links(links_key(settings.links_key), settings.public_url)
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """What the routes use. Tests build one with a FakeEngine; `acs.serve_apps.api.ingress` builds the real one."""
@@ -43,5 +62,8 @@ class Services:
     ledger: LedgerClient
     answers: Blobs  # kept for those who send a request again
     jobs: Blobs  # requests and results
+    harvest_plans: Blobs
+    harvest_files: Store  # a place for each Harvest in it
+    links: Links
     views: Views = field(default_factory=RemoteViews)
     whole_vocabulary: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WHOLE_VOCABULARY_AT_ONCE))

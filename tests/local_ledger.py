@@ -18,7 +18,9 @@ from acs.platform.ledger.client import LedgerClient
 from acs.platform.ledger.commits import Commits
 from acs.platform.ledger.contract import RUNNER, Command
 from acs.platform.ledger.desk import Desk
-from acs.platform.ledger.job_contract import JobCommand, Work
+from acs.platform.ledger.harvest_contract import HarvestCommand, HarvestWork
+from acs.platform.ledger.harvest_desk import HarvestDesk
+from acs.platform.ledger.job_contract import JobCommand, Offer, Work
 from acs.platform.ledger.job_desk import JobDesk
 from acs.platform.ledger.job_runs import JobRuns
 from acs.platform.ledger.memory import Memory, recall
@@ -36,9 +38,16 @@ class Line:
         self._ledger = ledger
         self._client = client
 
-    def send(self, command: Command | JobCommand) -> None:
-        desk: Any = self._ledger.job_desk if isinstance(command, JobCommand) else self._ledger.desk
+    def send(self, command: Command | JobCommand | HarvestCommand) -> None:
+        ledger = self._ledger
+        desk: Any = ledger.desk
+        if isinstance(command, JobCommand):
+            desk = ledger.job_desk
+        elif isinstance(command, HarvestCommand):
+            desk = ledger.harvest_desk
         desk.handle(self._client.owner, command, lambda reply: self._client.take([reply]))
+        if isinstance(command, Offer):
+            ledger.harvest_desk.offers(self._client.owner, command.models)
 
 
 @dataclasses.dataclass
@@ -47,10 +56,12 @@ class LocalLedger:
     accounts: Accounts
     desk: Desk
     job_desk: JobDesk
+    harvest_desk: HarvestDesk
     traffic: Traffic
     writer: ThreadPoolExecutor
     failures: list[Exception]  # of commits
     job_blobs: Blobs
+    harvest_plans: Blobs
 
     def client(self) -> LedgerClient:
         """As an ingress has one, linked without a socket."""
@@ -58,14 +69,15 @@ class LocalLedger:
         client.attach(Line(self, client))
         return client
 
-    def runner_client(self, on_work: Callable[[Work], None]) -> LedgerClient:
+    def runner_client(self, on_work: Callable[[Work | HarvestWork], None]) -> LedgerClient:
         """As the runner of Jobs has one."""
         client = LedgerClient(_nowhere, RUNNER, on_work)
         self.link_runner(client)
         return client
 
     def link_runner(self, client: LedgerClient) -> None:
-        self.job_desk.runner_came(client.owner, lambda work: client.take([work]))
+        for desk in (self.job_desk, self.harvest_desk):
+            desk.runner_came(client.owner, lambda work: client.take([work]))
         client.attach(Line(self, client))
 
     def commits_fail_after(self, count: int) -> None:
@@ -129,11 +141,13 @@ def local_ledger(
     limits, clock = limits or Limits(), clock or MonotonicClock()
     traffic = Traffic(limits, slots or {"toy": 1000}, clock)
     desk = Desk(memory, traffic, commits, now)
-    jobs = Blobs(folder / "jobs", 1e6)
+    jobs, plans = Blobs(folder / "jobs", 1e6), Blobs(folder / "plans", 1e6)
     runs = JobRuns(desk, memory, traffic, commits, limits, clock, now, jobs.erase)
     job_desk = JobDesk(desk, runs, memory, traffic, commits, limits, now, jobs.erase)
+    harvest_desk = HarvestDesk(desk, memory, traffic, commits, limits, clock, now, plans.erase)
+    desks = desk, job_desk, harvest_desk
     try:
-        yield LocalLedger(memory, Accounts(store, memory.table), desk, job_desk, traffic, writer, failures, jobs)
+        yield LocalLedger(memory, Accounts(store, memory.table), *desks, traffic, writer, failures, jobs, plans)
     finally:
         writer.shutdown()
         store.close()

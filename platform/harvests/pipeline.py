@@ -140,6 +140,7 @@ async def _to_its_end(writing: Awaitable[Shard]) -> Shard:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
+        task.cancelled() or task.exception()  # nobody else will look at it
         raise
 
 

@@ -12,8 +12,14 @@ from acs.platform.errors import InferenceError, InternalError, UpstreamDeadline
 from acs.platform.inference.contract import Captured, Delta, Engine, Failed, Generate, Sampling
 
 CHUNK_TOKENS = 2048  # of one request: enough to keep the engine busy, few enough to be read again without regret
+CHUNK_BYTES = 64 * 2**20  # of what one request captures, unless a single prompt has more
 PAUSES_S = (0.5, 2.0, 8.0, 30.0, 60.0)  # before each further try; a replica that was killed is back within them
 DEADLINE_S = 600.0  # of one request
+
+
+def chunk_tokens(token_bytes: int) -> int:
+    """Of one request. `token_bytes`: what is captured of one token."""
+    return max(1, min(CHUNK_TOKENS, CHUNK_BYTES // token_bytes))
 
 
 def chunks(lengths: Sequence[int], most_tokens: int = CHUNK_TOKENS) -> list[range]:

@@ -1,4 +1,6 @@
-"""Questions about Jobs on a process's link to the ledger: each is asked again, on a new link, until it is answered."""
+"""Questions about Jobs and Harvests on a process's link to the ledger: each is asked again, on a new link, until it is
+answered.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,15 @@ import itertools
 from typing import Protocol
 
 from acs.platform.errors import PartUnavailable
+from acs.platform.ledger.harvest_contract import EndWait, HarvestQuestion, HarvestReply
 from acs.platform.ledger.job_contract import Browse, Cancel, Finish, JobReply, LookAt, Offer, Submit
 
-Question = Submit | LookAt | Cancel | Browse | Finish
+Question = Submit | LookAt | Cancel | Browse | Finish | HarvestQuestion
+Answer = JobReply | HarvestReply
 
 
 class Link(Protocol):
-    def send(self, item: Question | Offer) -> None: ...
+    def send(self, item: Question | Offer | EndWait) -> None: ...
 
 
 class Asks:
@@ -22,14 +26,14 @@ class Asks:
         self._link: Link | None = None
         self._numbers = itertools.count(1)
         self._unanswered: dict[int, Question] = {}  # in the order in which they were asked
-        self._waiting: dict[int, asyncio.Future[JobReply]] = {}
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._offer: Offer | None = None
 
     def number(self) -> int:
         """Of the next question."""
         return next(self._numbers)
 
-    async def ask(self, question: Question, patience_s: float | None) -> JobReply:
+    async def ask(self, question: Question, patience_s: float | None) -> Answer:
         """Asked no more once nobody waits. Raises PartUnavailable without an answer in time; `patience_s` None: waits
         for ever.
         """
@@ -50,6 +54,11 @@ class Asks:
         if self._link is not None:
             self._link.send(question)
 
+    def say(self, item: EndWait) -> None:
+        """Said once, if anybody listens; not answered."""
+        if self._link is not None:
+            self._link.send(item)
+
     def offer(self, models: list[str]) -> None:
         """What the runner can run from now on."""
         self._offer = Offer(models)
@@ -68,7 +77,7 @@ class Asks:
     def detach(self) -> None:
         self._link = None
 
-    def take(self, reply: JobReply) -> None:
+    def take(self, reply: Answer) -> None:
         self._unanswered.pop(reply.ask, None)
         waiting = self._waiting.get(reply.ask)
         if waiting is not None and not waiting.done():

@@ -12,15 +12,17 @@ from uuid import UUID
 
 import msgspec
 
+from acs.events.harvest import HarvestRecord
 from acs.events.idempotency import Attempt, IdempotentRequest
 from acs.events.job import JobRecord
 from acs.events.ledger import Ledger, Month
 from acs.platform.ledger.books import Books
+from acs.platform.ledger.harvests import Harvests
 from acs.platform.ledger.jobs import Jobs
 from acs.platform.ledger.key_table import AccountRow, KeyRow, KeyTable
 from acs.platform.ledger.repeats import Repeats
 
-FORM = 3  # to be raised with every change of what a checkpoint holds or means
+FORM = 4  # to be raised with every change of what a checkpoint holds or means
 
 
 class _Table(msgspec.Struct, array_like=True):
@@ -35,6 +37,7 @@ class _Books(msgspec.Struct, array_like=True):
     spend: dict[date, dict[str, int]]
     repeats: list[tuple[UUID, int, Attempt]]
     jobs: list[tuple[str, int, JobRecord]]
+    harvests: list[tuple[str, int, HarvestRecord]]
 
 
 class _Checkpoint(msgspec.Struct, array_like=True):
@@ -54,11 +57,12 @@ class _Draft(msgspec.Struct, array_like=True):
 _decoder = msgspec.msgpack.Decoder(_Checkpoint)
 
 
-def encode_books(books: Books, repeats: Repeats, jobs: Jobs) -> bytes:
+def encode_books(books: Books, repeats: Repeats, jobs: Jobs, harvests: Harvests) -> bytes:
     """To be called between two commands; 50 ms for a million Holds of the last day."""
     months = [(ledger.id, ledger.version, ledger.book) for ledger in books.ledgers.values()]
     attempts = [(request.id, request.version, request.attempt) for request in repeats.requests.values()]
-    return msgspec.msgpack.encode(_Books(months, dict(books.spend.days), attempts, list(jobs.everything())))
+    works = list(jobs.everything()), list(harvests.everything())
+    return msgspec.msgpack.encode(_Books(months, dict(books.spend.days), attempts, *works))
 
 
 def write(path: Path, position: int, table: KeyTable, books: bytes) -> None:
@@ -74,7 +78,7 @@ def write(path: Path, position: int, table: KeyTable, books: bytes) -> None:
     draft.replace(path)
 
 
-def read(path: Path, head: int, table: KeyTable, books: Books, repeats: Repeats, jobs: Jobs) -> int:
+def read(path: Path, head: int, table: KeyTable, books: Books, repeats: Repeats, jobs: Jobs, harvests: Harvests) -> int:
     """Fills what is empty; returns the position it is at. 0, and all left empty, when there is no checkpoint of our
     form, or when it is of a log that went further than `head`.
     """
@@ -94,4 +98,6 @@ def read(path: Path, head: int, table: KeyTable, books: Books, repeats: Repeats,
         repeats.keep(IdempotentRequest.restored(id, version, attempt))
     for job_id, version, record in found.books.jobs:
         jobs.keep(job_id, version, record)
+    for harvest_id, version, harvest in found.books.harvests:
+        harvests.keep(harvest_id, version, harvest)
     return found.position

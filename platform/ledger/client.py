@@ -33,7 +33,8 @@ from acs.platform.ledger.contract import (
     Stored,
     Waiting,
 )
-from acs.platform.ledger.job_contract import JobCommand, JobReply, RunJob, StopJob, Work
+from acs.platform.ledger.harvest_contract import HarvestCommand, HarvestReply, HarvestWork
+from acs.platform.ledger.job_contract import JobCommand, JobReply, Work
 
 Endpoint = Callable[[], Awaitable[tuple[str, int, str]]]  # host, port, secret of the ledger that lives; raises
 
@@ -42,19 +43,21 @@ RETRY_PAUSE_S = 0.2
 PATIENCE_S = 3.0  # for the first answer to an Open; Ray has a killed ledger back in less
 
 log = logging.getLogger("ray.serve")
-_replies = msgspec.msgpack.Decoder(list[Reply | JobReply | Work])
+_replies = msgspec.msgpack.Decoder(list[Reply | JobReply | HarvestReply | Work | HarvestWork])
 
 
 class Link(Protocol):
-    def send(self, item: Command | JobCommand) -> None: ...
+    def send(self, item: Command | JobCommand | HarvestCommand) -> None: ...
 
 
-def _no_work(work: Work) -> None:
+def _no_work(work: Work | HarvestWork) -> None:
     raise TypeError("an ingress was told to run a Job")
 
 
 class LedgerClient:
-    def __init__(self, endpoint: Endpoint, role: str = INGRESS, on_work: Callable[[Work], None] = _no_work) -> None:
+    def __init__(
+        self, endpoint: Endpoint, role: str = INGRESS, on_work: Callable[[Work | HarvestWork], None] = _no_work
+    ) -> None:
         """`on_work`: what the runner is told to do."""
         self.owner = f"{role}{uuid.uuid4().hex}"  # one a process: a restarted ingress is another owner
         self.asks = Asks()
@@ -120,12 +123,12 @@ class LedgerClient:
             self._link.send(command)
         return asking
 
-    def take(self, replies: Iterable[Reply | JobReply | Work]) -> None:
+    def take(self, replies: Iterable[Reply | JobReply | HarvestReply | Work | HarvestWork]) -> None:
         for reply in replies:
-            if isinstance(reply, (RunJob, StopJob)):
+            if isinstance(reply, Work | HarvestWork):
                 self._on_work(reply)
                 continue
-            if isinstance(reply, JobReply):
+            if isinstance(reply, JobReply | HarvestReply):
                 self.asks.take(reply)
                 continue
             command = self._unanswered.get(reply.hold_id)
@@ -147,7 +150,9 @@ class LedgerClient:
         else:  # it was granted, and has expired while the answer could not reach us
             _fail(asking, PartUnavailable(UNAVAILABLE))
 
-    def _on_replies(self, link: FrameProtocol, replies: list[Reply | JobReply | Work]) -> None:
+    def _on_replies(
+        self, link: FrameProtocol, replies: list[Reply | JobReply | HarvestReply | Work | HarvestWork]
+    ) -> None:
         self.take(replies)
 
     def _on_lost(self, link: FrameProtocol) -> None:

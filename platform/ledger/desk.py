@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from acs.events.hold import HoldStatus
-from acs.events.ids import JOB, KEY, made_at, parse
+from acs.events.ids import HARVEST, JOB, KEY, made_at, parse
 from acs.events.ledger import REMEMBERED, BudgetExceeded, ChargeExceedsHold, UnknownHold
 from acs.events.refused import Refused
 from acs.platform.ledger.books import SpendLimitReached
@@ -59,7 +59,7 @@ class Desk:
         self._commits = commits
         self._now = now
         for hold_id, (_, hold) in books.open_holds.items():
-            if parse(JOB, hold.owner) is None:  # a Job takes its slot when it runs
+            if not any(parse(kind, hold.owner) for kind in (JOB, HARVEST)):  # a Job takes its slot when it runs
                 traffic.start(hold_id, hold.key_id, hold.model)
 
     def handle(self, owner: str, command: Command, answer: Answer) -> None:
@@ -192,7 +192,8 @@ class Desk:
 def refusal_of(order: Open, refused: Refused) -> Refusal:
     if isinstance(refused, KeyNotAccepted):
         return Refusal(order.hold_id, str(refused), "")
-    return Refusal(order.hold_id, _CODES[type(refused)], str(refused), getattr(refused, "retry_after_s", None))
+    code = getattr(refused, "code", None) or _CODES[type(refused)]
+    return Refusal(order.hold_id, code, str(refused), getattr(refused, "retry_after_s", None))
 
 
 class KeyNotAccepted(Refused):

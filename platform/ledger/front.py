@@ -17,18 +17,21 @@ from acs.platform.clock import Clock
 from acs.platform.frames import FrameProtocol
 from acs.platform.ledger.contract import INGRESS, RUNNER, Command
 from acs.platform.ledger.desk import Desk
-from acs.platform.ledger.job_contract import JobCommand
+from acs.platform.ledger.harvest_contract import HarvestCommand
+from acs.platform.ledger.harvest_desk import HarvestDesk
+from acs.platform.ledger.job_contract import JobCommand, Offer
 from acs.platform.ledger.job_desk import JobDesk
 
 TEND_S = 0.5
 
-_commands = msgspec.msgpack.Decoder(list[Command | JobCommand])
+_commands = msgspec.msgpack.Decoder(list[Command | JobCommand | HarvestCommand])
 
 
 class Front:
-    def __init__(self, desk: Desk, job_desk: JobDesk, lease_s: float, clock: Clock) -> None:
+    def __init__(self, desk: Desk, job_desk: JobDesk, harvest_desk: HarvestDesk, lease_s: float, clock: Clock) -> None:
         self._desk = desk
         self._job_desk = job_desk
+        self._harvest_desk = harvest_desk
         self._lease_s = lease_s
         self._clock = clock
         self._links: dict[str, FrameProtocol] = {}
@@ -66,6 +69,7 @@ class Front:
                 self._desk.give_up(owner)
         self._desk.refuse_overdue()
         self._job_desk.look_after()
+        self._harvest_desk.look_after()
 
     def _on_peer(self, link: FrameProtocol, name: str) -> None:
         link.owner = name
@@ -75,11 +79,16 @@ class Front:
             former.close()
         if name.startswith(RUNNER):
             self._job_desk.runner_came(name, link.send)
+            self._harvest_desk.runner_came(name, link.send)
 
-    def _on_commands(self, link: FrameProtocol, commands: list[Command | JobCommand]) -> None:
+    def _on_commands(self, link: FrameProtocol, commands: list[Command | JobCommand | HarvestCommand]) -> None:
         for command in commands:
             if isinstance(command, JobCommand):
                 self._job_desk.handle(link.owner, command, link.send)
+                if isinstance(command, Offer):
+                    self._harvest_desk.offers(link.owner, command.models)
+            elif isinstance(command, HarvestCommand):
+                self._harvest_desk.handle(link.owner, command, link.send)
             else:
                 self._desk.handle(link.owner, command, link.send)
 
@@ -88,3 +97,4 @@ class Front:
             del self._links[link.owner]
             if link.owner.startswith(RUNNER):
                 self._job_desk.runner_left(link.owner)
+                self._harvest_desk.runner_left(link.owner)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from acs.events.harvest import Harvest
 from acs.events.hold import Price
 from acs.events.idempotency import IdempotentRequest
 from acs.events.job import Job
 from acs.events.ledger import Ledger
 from acs.platform.ledger import checkpoint
 from acs.platform.ledger.books import Books
+from acs.platform.ledger.harvests import Harvests
 from acs.platform.ledger.jobs import Jobs
 from acs.platform.ledger.key_table import KeyTable
 from acs.platform.ledger.repeats import Repeats
@@ -31,6 +33,7 @@ class Memory:
     books: Books
     repeats: Repeats
     jobs: Jobs
+    harvests: Harvests
     replayed: int = field(default=0)  # events read from the log at the start
 
     def storing(self, events: Sequence[Event]) -> Callable[[], None]:
@@ -41,7 +44,7 @@ class Memory:
         books = None
         if self.replayed >= CHECKPOINT_EVENTS:
             self.replayed = 0
-            books = checkpoint.encode_books(self.books, self.repeats, self.jobs)
+            books = checkpoint.encode_books(self.books, self.repeats, self.jobs, self.harvests)
 
         def store() -> None:
             positions = self.store.append(events)
@@ -61,9 +64,9 @@ def recall(store: EventStore, path: Path, prices: Mapping[str, Price]) -> Memory
     """`path`: of the checkpoint. Raises EventStoreUnavailable."""
     table = KeyTable()
     books = Books(table, prices)
-    repeats, jobs = Repeats(), Jobs()
-    memory = Memory(store, path, table, books, repeats, jobs)
-    after = checkpoint.read(path, store.head(), table, books, repeats, jobs)
+    repeats, jobs, harvests = Repeats(), Jobs(), Harvests()
+    memory = Memory(store, path, table, books, repeats, jobs, harvests)
+    after = checkpoint.read(path, store.head(), table, books, repeats, jobs, harvests)
     for position, event in store.read_log(after):
         if isinstance(event, Ledger.Event):
             books.apply(event)
@@ -71,6 +74,8 @@ def recall(store: EventStore, path: Path, prices: Mapping[str, Price]) -> Memory
             repeats.apply(event)
         elif isinstance(event, Job.Event):
             jobs.apply(event)
+        elif isinstance(event, Harvest.Event):
+            harvests.apply(event)
         else:
             table.apply(position, event)
         memory.replayed += 1

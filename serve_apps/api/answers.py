@@ -89,6 +89,69 @@ class CompletionJobList(Shape):
     has_more: bool
 
 
+class HarvestProgress(Shape):
+    prompts_done: int = Field(description="Whose shard is written, as all three.")
+    tokens_done: int
+    shards_done: int
+
+
+class HarvestTimings(Shape):
+    forward_s: float = Field(description="In the model, added up over shards, some of which are read at once.")
+    write_s: float
+    tokens: int
+
+
+class HarvestResult(Shape):
+    n_shards: int
+    layer_indices: list[int]
+    manifest_url: str | None = Field(description="Null once the links have expired.")
+    shard_urls: list[str] = Field(description="Parquet files, in the order of the prompts.")
+    stats_url: str | None
+    timings: HarvestTimings
+
+
+class HarvestFault(Shape):
+    code: str
+    message: str
+
+
+class Harvest(Shape):
+    job_id: str = Field(description="hrv_ and 32 hex digits.")
+    status: Literal["pending", "running", "done", "failed", "cancelled"]
+    model: str = Field(description="The id that was sent as `model`.")
+    n_prompts: int
+    n_tokens: int
+    created_at: str = Field(description="ISO 8601 with its offset, as all of them.")
+    started_at: str = Field(default="", description="Once it has run.")
+    progress: HarvestProgress | None = Field(default=None, description="While it runs.")
+    completed_at: str = Field(default="", description="Once it has ended, however.")
+    error: HarvestFault | None = Field(default=None, description="Of a failed one.")
+    result: HarvestResult | None = Field(default=None, description="Of a done one; not in lists.")
+    urls_expire_at: str = Field(default="", description="Of a done one.")
+    urls_expired: bool = Field(default=False, description="True once the files are gone.")
+
+
+class HarvestList(Shape):
+    object: Literal["list"]
+    data: list[Harvest] = Field(description="Newest first.")
+    has_more: bool
+
+
+class HarvestEstimate(Shape):
+    object: Literal["harvest_estimate"]
+    model: str
+    n_prompts: int
+    n_tokens: int
+    n_rows: int
+    layer_indices: list[int]
+    n_files: int = Field(description="With manifest.json and stats.json.")
+    max_bytes: int = Field(description="Of all rows as float32: the files are not larger.")
+    estimated_bytes: int = Field(description="Of the files, compressed.")
+    hold_tokens: int
+    cost_pico_usd: int
+    estimated_s: float | None = Field(description="From the model's last harvests; null: there was none.")
+
+
 class Capabilities(Shape):
     max_model_len: int
     max_logprobs: int

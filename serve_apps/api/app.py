@@ -17,7 +17,7 @@ from acs.platform.errors import ApiError, BadJson, InternalError, MethodNotAllow
 from acs.platform.wiring import Services
 from acs.serve_apps.api import docs, http
 from acs.serve_apps.api.openapi import PAGE, Operation, operations
-from acs.serve_apps.api.routes import completions, jobs, models, tokenizer, usage
+from acs.serve_apps.api.routes import completions, files, harvests, jobs, models, tokenizer, usage
 
 log = logging.getLogger("ray.serve")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -29,6 +29,12 @@ HANDLERS: dict[str, Handler] = {
     "get_job": jobs.get_job,
     "get_job_result": jobs.get_job_result,
     "cancel_job": jobs.cancel_job,
+    "submit_harvest": harvests.submit_harvest,
+    "list_harvests": harvests.list_harvests,
+    "get_harvest": harvests.get_harvest,
+    "cancel_harvest": harvests.cancel_harvest,
+    "get_file": files.get_file,
+    "look_at_file": files.get_file,
     "list_models": models.list_models,
     "get_usage": usage.get_usage,
     "tokenize": tokenizer.tokenize,

@@ -20,7 +20,7 @@ def interrupting(request: Request, run: Run) -> Iterator[asyncio.Future[None]]:
     The body must have been read: what comes next is the disconnect. The proxy middleware tells Serve to hand us the
     client's own `receive`, without a task of Serve's in between.
     """
-    watch = asyncio.ensure_future(_until_gone(request.receive))
+    watch = asyncio.ensure_future(until_gone(request.receive))
 
     def interrupt(_: object) -> None:
         run.interrupt(ClientGone())
@@ -33,6 +33,7 @@ def interrupting(request: Request, run: Run) -> Iterator[asyncio.Future[None]]:
         watch.cancel()
 
 
-async def _until_gone(receive: Receive) -> None:
+async def until_gone(receive: Receive) -> None:
+    """Returns when the client has hung up."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -38,12 +38,12 @@ def request_id_of(request: Request) -> str:
     return request.headers.get("x-request-id", "")
 
 
-async def admit(request: Request, parse: Callable[[Any], T]) -> tuple[Caller, T]:
+async def admit(request: Request, parse: Callable[[Any], T], most_bytes: int | None = None) -> tuple[Caller, T]:
     """The caller and what `parse` makes of the body, with the checks in the contract's order: length header, key,
-    counted length, JSON, shape. A stranger's large body is never read.
+    counted length, JSON, shape. A stranger's large body is never read. `most_bytes`: of it, unless the usual number.
     """
     services = services_of(request)
-    limit = services.limits.body_bytes
+    limit = services.limits.body_bytes if most_bytes is None else most_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
         raise too_large(limit)
@@ -85,11 +85,15 @@ class Admitted(Generic[T]):
     repeatable: Repeatable | None
 
 
-async def admit_once(request: Request, parse: Callable[[Any], T]) -> Admitted[T]:
+async def admit_once(request: Request, parse: Callable[[Any], T], most_bytes: int | None = None) -> Admitted[T]:
     """Like `admit`, for a POST that writes, perhaps under an Idempotency-Key. Raises InvalidRequest for a bad one."""
     services = services_of(request)
     keys = request.headers.getlist(HEADER)
-    caller, (wanted, sha256) = await admit(request, lambda body: (parse(body), request_sha256(body) if keys else ""))
+
+    def parse_and_hash(body: Any) -> tuple[T, str]:
+        return parse(body), request_sha256(body) if keys else ""
+
+    caller, (wanted, sha256) = await admit(request, parse_and_hash, most_bytes)
     key = check_key(keys)
     if key is None:
         return Admitted(caller, wanted, None)

@@ -13,7 +13,14 @@ from acs.platform.key_book import KeyBook
 from acs.platform.ledger.client import LedgerClient
 from acs.platform.ledger_actor import find_ledger
 from acs.platform.settings import Settings
-from acs.platform.wiring import Services, answers_of, job_blobs_of
+from acs.platform.wiring import (
+    Services,
+    answers_of,
+    harvest_files_of,
+    harvest_plans_of,
+    job_blobs_of,
+    links_of,
+)
 from acs.serve_apps.api.app import create_app
 from acs.serve_apps.served_models import check, following_replicas, served_models
 
@@ -33,7 +40,17 @@ class Ingress:
             *await following_replicas(models),
         ]
         await keys.filled()
-        self._services = Services(settings.limits, keys, models, ledger, answers_of(settings), job_blobs_of(settings))
+        self._services = Services(
+            settings.limits,
+            keys,
+            models,
+            ledger,
+            answers_of(settings),
+            job_blobs_of(settings),
+            harvest_plans_of(settings),
+            harvest_files_of(settings),
+            links_of(settings),
+        )
 
     def __serve_build_asgi_app__(self) -> Any:
         return create_app(self._services)

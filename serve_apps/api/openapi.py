@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
 
+from acs.events.harvest import HarvestStatus
 from acs.events.job import JobStatus
 from acs.platform.completions.request import CompletionRequest
+from acs.platform.harvests.request import HarvestRequest
 from acs.serve_apps.api import answers
-from acs.serve_apps.api.routes.jobs import LISTED, LISTED_MOST, PATH
+from acs.serve_apps.api.routes import files, harvests
+from acs.serve_apps.api.routes.jobs import PATH
+from acs.serve_apps.api.routes.listing import LISTED, LISTED_MOST
 from acs.serve_apps.api.routes.tokenizer import DetokenizeRequest, TokenizeRequest
 from acs.serve_apps.api.routes.usage import MONTH
 
@@ -23,13 +29,16 @@ PAGE: dict[str, Any] = {
 }
 ERRORS: dict[int, str] = {
     400: "The request cannot be answered as it stands: bad_json, invalid_request, model_not_found, "
-    "context_length_exceeded or deadline_infeasible.",
+    "context_length_exceeded, deadline_infeasible or harvest_unsupported.",
     401: "missing_authorization, invalid_api_key, key_revoked, key_disabled or account_suspended.",
     405: "Not a method of this route; `Allow` lists them.",
-    404: "job_not_found: unknown, another account's, or kept no longer.",
-    409: "Of an Idempotency-Key: running, no_answer or idempotency_conflict. Of a Job that has ended: null.",
+    404: "job_not_found or harvest_job_not_found: unknown, another account's, or kept no longer.",
+    409: "Of an Idempotency-Key: running, no_answer or idempotency_conflict. Of a Job that has ended: null. "
+    "Of a harvest that has ended: harvest_not_cancellable.",
     413: "request_too_large.",
-    429: "Not let in: rate_limited, queue_full, spend_cap, budget_exceeded or job_capacity.",
+    416: "The range begins behind the end of the file.",
+    429: "Not let in: rate_limited, queue_full, spend_cap, budget_exceeded, job_capacity, "
+    "harvest_concurrency_exceeded, harvest_capacity_exceeded or harvest_quota_exceeded.",
     500: "internal_error.",
     502: "Inference: upstream_unreachable, upstream_server_error, vllm_oom or vllm_engine_dead.",
     503: "circuit_open, upstream_unreachable while a cold model wakes, or a part of the platform coming back.",
@@ -41,7 +50,12 @@ EVENT: dict[str, Any] = {
     "properties": {"data": {"type": "string", "description": "A Completion's next part, an Error, or [DONE]."}},
     "required": ["data"],
 }
-JOB_ID = "^job_[0-9a-f]{32}$"
+JOB_ID, HARVEST_ID = "^job_[0-9a-f]{32}$", "^hrv_[0-9a-f]{32}$"
+BYTES: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+SIGNED: dict[str, Any] = {
+    "expires": {"type": "integer", "description": "Unix seconds."},
+    "signature": {"type": "string"},
+}
 OF_ALL = (401, 405, 500, 503)
 OF_BODIES = (400, 413)
 OF_INFERENCE = (409, 429, 502, 504)
@@ -62,7 +76,14 @@ class Operation:
 @cache
 def operations() -> list[Operation]:
     """In the order of the page."""
-    return [*_of_completions(), *_of_jobs(), *_of_accounts_and_models(), *_of_tokenizers()]
+    return [
+        *_of_completions(),
+        *_of_jobs(),
+        *_of_harvests(),
+        *_of_files(),
+        *_of_accounts_and_models(),
+        *_of_tokenizers(),
+    ]
 
 
 def _of_completions() -> list[Operation]:
@@ -99,11 +120,7 @@ def _of_jobs() -> list[Operation]:
             "Your account's Jobs",
             answers.CompletionJobList,
             (400, *OF_ALL),
-            query={
-                "limit": {"type": "integer", "minimum": 1, "maximum": LISTED_MOST, "default": LISTED},
-                "after": {"type": "string", "pattern": JOB_ID},
-                "status": {"type": "string", "enum": list(map(str, JobStatus))},
-            },
+            query=_listing(JOB_ID, JobStatus),
         ),
         _operation("get_job", "GET", (f"{PATH}/{{job_id}}",), "A Job's status", answers.CompletionJob, (404, *OF_ALL)),
         _operation(
@@ -124,6 +141,64 @@ def _of_jobs() -> list[Operation]:
             (404, 409, *OF_ALL),
         ),
     ]
+
+
+def _of_harvests() -> list[Operation]:
+    one = (f"{harvests.PATH}/{{job_id}}",)
+    submit = _operation(
+        "submit_harvest",
+        "POST",
+        (harvests.PATH,),
+        "Read the residual stream of many prompts",
+        answers.Harvest,
+        (*OF_ALL, *OF_BODIES, 409, 429),
+        body=HarvestRequest,
+        query={"dry_run": {"type": "string", "enum": ["true", "false"], "default": "false"}},
+        status=202,
+    )
+    content = {"application/json": {"schema": _inline(answers.HarvestEstimate, answers=True)}}
+    submit.responses[200] = {"description": "With `dry_run`: what it would cost.", "content": content}
+    wait = {"type": "integer", "minimum": 0, "maximum": harvests.WAIT_MOST_S, "default": 0}
+    return [
+        submit,
+        _operation(
+            "list_harvests",
+            "GET",
+            (harvests.PATH,),
+            "Your account's harvests",
+            answers.HarvestList,
+            (400, *OF_ALL),
+            query=_listing(HARVEST_ID, HarvestStatus),
+        ),
+        _operation(
+            "get_harvest",
+            "GET",
+            one,
+            "A harvest: how far it is, then its files",
+            answers.Harvest,
+            (400, 404, *OF_ALL),
+            query={"wait": wait},
+        ),
+        _operation("cancel_harvest", "DELETE", one, "End a harvest", answers.Harvest, (404, 409, *OF_ALL)),
+    ]
+
+
+def _of_files() -> list[Operation]:
+    return [
+        _operation(name, method, (files.PATH,), summary, None, (400, 404, 405, 416, 500, 503), query=SIGNED, key=False)
+        for name, method, summary in (
+            ("get_file", "GET", "A file of a harvest, by its signed link"),
+            ("look_at_file", "HEAD", "Its size, without it"),
+        )
+    ]
+
+
+def _listing(id_pattern: str, statuses: Iterable[str]) -> dict[str, Any]:
+    return {
+        "limit": {"type": "integer", "minimum": 1, "maximum": LISTED_MOST, "default": LISTED},
+        "after": {"type": "string", "pattern": id_pattern},
+        "status": {"type": "string", "enum": list(map(str, statuses))},
+    }
 
 
 def _of_accounts_and_models() -> list[Operation]:
@@ -181,7 +256,7 @@ def _operation(
     method: str,
     paths: tuple[str, ...],
     summary: str,
-    answer: type[BaseModel],
+    answer: type[BaseModel] | None,
     errors: tuple[int, ...],
     *,
     body: type[BaseModel] | None = None,
@@ -197,11 +272,13 @@ def _operation(
     parameters = [
         {"name": name, "in": "query", "required": False, "schema": schema} for name, schema in (query or {}).items()
     ]
-    if "{job_id}" in paths[0]:
-        parameters.append({"name": "job_id", "in": "path", "required": True, "schema": {"type": "string"}})
+    for part in re.findall(r"{(\w+)}", paths[0]):
+        parameters.append({"name": part, "in": "path", "required": True, "schema": {"type": "string"}})
     if parameters:
         extra["parameters"] = parameters
-    content: dict[str, Any] = {"application/json": {"schema": _inline(answer, answers=True)}}
+    content: dict[str, Any] = (
+        BYTES if answer is None else {"application/json": {"schema": _inline(answer, answers=True)}}
+    )
     if stream:
         content["text/event-stream"] = {"schema": EVENT}
     responses: dict[int | str, dict[str, Any]] = {status: {"description": "The answer.", "content": content}}

@@ -1,5 +1,5 @@
-"""The runner of Jobs on Ray Serve: one replica, with a link to the ledger and connections to the model replicas like an
-ingress's, and no HTTP.
+"""The runner of Jobs and Harvests on Ray Serve: one replica, with a link to the ledger and connections to the model
+replicas like an ingress's, and no HTTP.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from acs.platform.catalogue import Catalogue
 from acs.platform.completions.breaker import Breaker
 from acs.platform.ledger.client import LedgerClient
 from acs.platform.ledger.contract import RUNNER
+from acs.platform.ledger.harvest_contract import HarvestWork
 from acs.platform.ledger.job_contract import Work
 from acs.platform.ledger_actor import find_ledger
 from acs.platform.settings import Settings
-from acs.platform.wiring import job_blobs_of
+from acs.platform.wiring import harvest_files_of, harvest_plans_of, job_blobs_of
+from acs.serve_apps.jobs.harvest_runner import HarvestRunner
 from acs.serve_apps.jobs.runner import Runner
 from acs.serve_apps.served_models import check, following_replicas, served_models
 
@@ -29,15 +31,20 @@ class JobRunner:
         never_open = {id: Breaker(failures=sys.maxsize, open_s=0) for id in catalogue}
         models = await served_models(settings, catalogue, secret, never_open)
 
-        def do(work: Work) -> None:
-            runner.do(work)
+        def do(work: Work | HarvestWork) -> None:
+            if isinstance(work, HarvestWork):
+                harvests.do(work)
+            else:
+                runner.do(work)
 
         ledger = LedgerClient(find_ledger().endpoint.remote, RUNNER, do)
         runner = Runner(models, ledger.asks, job_blobs_of(settings), settings.limits)
+        harvests = HarvestRunner(models, ledger.asks, harvest_plans_of(settings), harvest_files_of(settings))
         self._following = [
             *await following_replicas(models),
             asyncio.create_task(ledger.follow()),
             asyncio.create_task(runner.offer()),
+            asyncio.create_task(harvests.follow()),
         ]
 
     async def check_health(self) -> None:

@@ -35,6 +35,10 @@ class Store:
         """
         return cls(*fs.FileSystem.from_uri(place))
 
+    @property
+    def is_folder(self) -> bool:
+        return self._local
+
     def inside(self, name: str) -> Store:
         """The place of that name in this one."""
         return Store(self._files, f"{self._root}/{name}")
@@ -44,7 +48,7 @@ class Store:
         """(name, a writable file): closed, and on disk, after the block; gone when the block raises."""
         name = draft_name()
         path = self._path(name)
-        with _words():
+        with _words(writing=True):
             try:
                 if self._local and not os.path.isdir(self._root):
                     os.makedirs(self._root, mode=0o700, exist_ok=True)
@@ -59,7 +63,7 @@ class Store:
 
     def publish(self, draft: str, name: str) -> None:
         """Gives a draft its name. Whatever had the name before has it no more. Raises StoreUnavailable."""
-        with _words():
+        with _words(writing=True):
             self._files.move(self._path(draft), self._path(name))
             if self._local:
                 _sync(self._root)
@@ -87,10 +91,25 @@ class Store:
             found = self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
         return {info.base_name: info.size for info in found if info.type == fs.FileType.File}
 
+    def places(self) -> list[str]:
+        """The names of those in this one. Raises StoreUnavailable."""
+        with _words():
+            found = self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
+        return sorted(info.base_name for info in found if info.type == fs.FileType.Directory)
+
+    def remove_all(self) -> None:
+        """This place with all that is in it; one that is not there does nothing. Raises StoreUnavailable."""
+        with _words(), contextlib.suppress(FileNotFoundError):
+            self._files.delete_dir(self._root)
+
     def remove(self, name: str) -> None:
         """One that is not there does nothing. Raises StoreUnavailable."""
         with _words(), contextlib.suppress(FileNotFoundError):
             self._files.delete_file(self._path(name))
+
+    def path_of(self, name: str) -> str:
+        """Where the file of that name lies, or would lie."""
+        return self._path(name)
 
     def _path(self, name: str) -> str:
         if name in ("", ".", "..") or "/" in name:
@@ -99,11 +118,15 @@ class Store:
 
 
 @contextlib.contextmanager
-def _words() -> Iterator[None]:
-    """The faults of a disk or a bucket as one kind; that a file is not there is said as ever."""
+def _words(*, writing: bool = False) -> Iterator[None]:
+    """The faults of a disk or a bucket as one kind; that a file is not there is said as ever, unless we were writing
+    it: somebody has removed it under our hands.
+    """
     try:
         yield
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if writing:
+            raise StoreUnavailable(UNAVAILABLE) from error
         raise
     except OSError as error:
         raise StoreUnavailable(FULL if error.errno in _FULL_ERRNOS else UNAVAILABLE) from error

@@ -21,6 +21,7 @@ from acs.platform.catalogue import Catalogue
 from acs.platform.clock import FakeClock
 from acs.platform.completions.breaker import Breaker
 from acs.platform.completions.served import ServedModel
+from acs.platform.harvests.links import Links
 from acs.platform.key_book import KeyBook
 from acs.platform.ledger.contract import KeyChanges, Standing
 from acs.platform.limits import Limits
@@ -32,6 +33,7 @@ from acs.serve_apps.inference.fake_engine import FakeEngine
 from acs.serve_apps.proxy.middleware import RequestId
 from acs.storage.blobs import Blobs
 from acs.storage.event_store import EventStore
+from acs.storage.shards.store import Store
 from acs.storage.views.database import ViewsDatabase
 from acs.storage.views.usage import usage_of
 
@@ -132,6 +134,9 @@ async def running_api(
             ledger.client(),
             Blobs(Path(folder) / "answers", 1e6),
             ledger.job_blobs,
+            ledger.harvest_plans,
+            Store.at(str(Path(folder) / "harvests")),
+            Links(b"secret" * 6, "http://api"),
             views or LocalViews(ledger.memory.store),
         )
         app = RequestId(create_app(services))

@@ -27,7 +27,8 @@ class JobsApi:
         self.runner = self.new_runner()
 
     def new_runner(self):
-        self.runner = LocalRunner(self.api.ledger, self.api.services.models, self.api.services.limits)
+        services = self.api.services
+        self.runner = LocalRunner(self.api.ledger, services.models, services.limits, services.harvest_files)
         return self.runner
 
     async def submit(self, headers=None, **fields):

@@ -8,6 +8,7 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis.checks import CHECKS
 
+from acs.platform.harvests.links import Links
 from acs.platform.key_book import KeyBook
 from acs.platform.ledger.client import LedgerClient
 from acs.platform.ledger.contract import Standing
@@ -15,6 +16,7 @@ from acs.platform.limits import Limits
 from acs.platform.wiring import Services
 from acs.serve_apps.api.app import create_app
 from acs.storage.blobs import Blobs
+from acs.storage.shards.store import Store
 
 
 async def nowhere():
@@ -26,7 +28,9 @@ class Front:
 
     def __init__(self):
         blobs = Blobs(Path(), 1)
-        self.app = create_app(Services(Limits(), KeyBook(lease_s=1), {}, LedgerClient(nowhere), blobs, blobs))
+        files, links = Store.at("/nonexistent"), Links(b"", "http://api")
+        parts = KeyBook(lease_s=1), {}, LedgerClient(nowhere), blobs, blobs, blobs, files, links
+        self.app = create_app(Services(Limits(), *parts))
 
     async def __call__(self, scope, receive, send):
         await self.app(scope, receive, send)

@@ -11,22 +11,22 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from acs.events.ids import JOB, parse, show, uuid7
+from acs.events.ids import JOB, show, uuid7
 from acs.events.job import JobStatus
 from acs.platform.completions.charge import order_of
 from acs.platform.completions.plan import plan_completion
 from acs.platform.completions.request import CompletionRequest, parse_completion
-from acs.platform.errors import ApiError, InternalError, InvalidRequest, JobEnded, PartUnavailable
+from acs.platform.errors import ApiError, InternalError, JobEnded, PartUnavailable
 from acs.platform.idempotency import HEADER, Replayed, check_key, idempotency_key
 from acs.platform.jobs.client import JobClient
 from acs.platform.jobs.stored import error_of, request_blob
 from acs.platform.ledger.job_contract import JobView
 from acs.serve_apps.api import http
+from acs.serve_apps.api.routes.listing import after_of, limit_of, status_of
 from acs.serve_apps.api.stored_answer import StoredAnswer
 from acs.storage.blobs import BlobUnavailable
 
 PATH = "/v1/completion-jobs"
-LISTED, LISTED_MOST = 20, 100
 WHOLE_BYTES = 4 << 20  # larger results are sent bit by bit
 
 
@@ -100,7 +100,7 @@ async def cancel_job(request: Request) -> Response:
 
 async def list_jobs(request: Request) -> Response:
     caller = await http.caller_of(request)
-    limit, after, status = _limit(request), _after(request), _status(request)
+    limit, after, status = limit_of(request), after_of(request, JOB, "Job"), status_of(request, JobStatus)
     page = await _jobs(request).browse(caller.account_id, limit, after, status)
     jobs = [job_object(job) for job in page.jobs]
     return await http.json_answer(request, {"object": "list", "data": jobs, "has_more": page.has_more})
@@ -133,35 +133,3 @@ def _jobs(request: Request) -> JobClient:
 async def _job(request: Request) -> JobView:
     caller = await http.caller_of(request)
     return await _jobs(request).get(caller.account_id, request.path_params["job_id"])
-
-
-def _limit(request: Request) -> int:
-    given = _one(request, "limit")
-    if given is None:
-        return LISTED
-    if not (given.isascii() and given.isdecimal() and len(given) <= 3 and 1 <= int(given) <= LISTED_MOST):
-        raise InvalidRequest(
-            f"limit is {given[:40]!r}; it must be a whole number from 1 to {LISTED_MOST}.", param="limit"
-        )
-    return int(given)
-
-
-def _after(request: Request) -> str | None:
-    given = _one(request, "after")
-    if given is not None and parse(JOB, given) is None:
-        raise InvalidRequest(f"after is {given[:40]!r}, which is no id of a Job.", param="after")
-    return given
-
-
-def _status(request: Request) -> str | None:
-    given = _one(request, "status")
-    if given is not None and given not in set(JobStatus):
-        raise InvalidRequest(f"status is {given[:40]!r}; it must be one of {', '.join(JobStatus)}.", param="status")
-    return given
-
-
-def _one(request: Request, name: str) -> str | None:
-    given = request.query_params.getlist(name)
-    if len(given) > 1:
-        raise InvalidRequest(f"{name} is given {len(given)} times; give it once.", param=name)
-    return given[0] if given else None

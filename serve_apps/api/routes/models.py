@@ -39,7 +39,7 @@ def model_object(model: ServedModel, limits: Limits) -> dict[str, Any]:
             "full_vocab_max_prompt_tokens": limits.full_vocab_prompt_tokens,
             "activations": entry.activations,
             "steering": entry.activations,
-            "harvest": False,
+            "harvest": entry.activations,
             "max_activation_bytes": limits.activation_bytes if entry.activations else 0,
         },
         "price": {
