@@ -34,6 +34,7 @@ def order_of(caller: Caller, plan: Plan, request_id: str, key: IdempotencyKey | 
         min_tokens=plan.generate.sampling.min_tokens,
         clamp=True,
         key=key,
+        at_once=not (plan.generate.stream or plan.whole_vocabulary),
     )
 
 

@@ -66,6 +66,7 @@ class LedgerClient:
         self._link: Link | None = None
         self._lost = asyncio.Event()
         self._unanswered: dict[str, Command] = {}  # by Hold id, in the order they were given
+        self._placed: dict[str, Open] = {}  # granted at once: a ledger that dies may not remember them
         self._asking: dict[str, asyncio.Future[Reply]] = {}
         self._patience: dict[str, asyncio.TimerHandle] = {}
 
@@ -93,6 +94,8 @@ class LedgerClient:
     def attach(self, link: Link) -> None:
         """From now on commands go there, those without an answer first."""
         self._link = link
+        for order in self._placed.values():
+            link.send(order)
         for command in self._unanswered.values():
             link.send(command)
         self.asks.attach(link)
@@ -138,12 +141,15 @@ class LedgerClient:
                 self._opened(command, reply)
             elif command is not None and isinstance(reply, Resolved):  # not the answer to an Open that was withdrawn
                 del self._unanswered[reply.hold_id]
+                self._placed.pop(reply.hold_id, None)
                 _done(self._asking.pop(reply.hold_id), reply)
 
     def _opened(self, order: Open, reply: Granted | Stored | Refusal | Resolved) -> None:
         del self._unanswered[order.hold_id]
         asking = self._asking.pop(order.hold_id)
         if isinstance(reply, (Granted, Stored)):
+            if order.at_once and isinstance(reply, Granted):
+                self._placed[order.hold_id] = order
             _done(asking, reply)
         elif isinstance(reply, Refusal):
             _fail(asking, error_of(reply))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 from acs.storage.event_store import Event
 
@@ -27,8 +28,7 @@ class Commits:
         self._on_failure = on_failure
         self._events: list[Event] = []
         self._stored: list[Callable[[], None]] = []
-        self._running: asyncio.Task[None] | None = None
-        self.batches = 0
+        self.busy = False  # a batch is being written; after a failure, for good
 
     def add(self, events: Sequence[Event], stored: Callable[[], None] | None = None) -> None:
         """`stored` is called once these events, and all added before them, are on disk; never after a failure, when all
@@ -36,23 +36,34 @@ class Commits:
         """
         self._events += events
         self._stored.append(stored or _nobody_asked)
-        if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._run())  # its first step comes after this turn
+        if not self.busy:
+            self.busy = True
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._begin, loop)  # after this turn: what comes with it goes into the same batch
 
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        while self._stored:
-            events, self._events = self._events, []
-            stored, self._stored = self._stored, []
-            if events:
-                try:
-                    await loop.run_in_executor(self._writer, self._storing(events))
-                except Exception as fault:
-                    return self._on_failure(fault)
-                self.batches += 1
-            for call in stored:
-                call()
-        self._running = None
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        events, self._events = self._events, []
+        stored, self._stored = self._stored, []
+        if events:
+            self._writer.submit(self._write, self._storing(events), stored, loop)
+        else:
+            self._end(stored, loop)
+
+    def _write(self, store: Callable[[], None], stored: list[Callable[[], None]], loop: Any) -> None:
+        """On the writer's thread. A future to wait for would cost as much as all else that a small batch does."""
+        try:
+            store()
+        except Exception as fault:
+            loop.call_soon_threadsafe(self._on_failure, fault)
+        else:
+            loop.call_soon_threadsafe(self._end, stored, loop)
+
+    def _end(self, stored: list[Callable[[], None]], loop: asyncio.AbstractEventLoop) -> None:
+        for call in stored:
+            call()
+        self.busy = bool(self._stored)
+        if self.busy:
+            self._begin(loop)
 
 
 def _nobody_asked() -> None:

@@ -1,8 +1,8 @@
 """What an ingress and the ledger say to each other.
 
 Keys travel from the ledger to every ingress, by `watch`. About Holds they speak in frames: an ingress sends commands,
-the ledger answers each by its Hold's id, once what it says is on disk. Ids are those people see. A Hold's is made by
-the ingress, so that a command sent again is applied once.
+the ledger answers each by its Hold's id, once what it says is on disk (but see `Open.at_once`). Ids are those people
+see. A Hold's is made by the ingress, so that a command sent again is applied once.
 """
 
 from __future__ import annotations
@@ -71,6 +71,10 @@ class Kept(msgspec.Struct, array_like=True, frozen=True):
 class Open(msgspec.Struct, array_like=True, tag="open", frozen=True):
     """May this request run? Judged in one visit: key, rate, spend, budget; then a Hold is placed and a slot taken, or
     the request waits for one. Answered by Granted, by Waiting and later another, or by Refusal.
+
+    `at_once`: Granted may come before the Hold is on disk, so that the engine begins while it is being written. Only
+    for an answer of which nothing leaves before its Settle is answered: that is never on disk before the Hold. A ledger
+    that dies in between may have forgotten the Hold, so the ingress sends the order to the next one, before the Settle.
     """
 
     hold_id: str
@@ -86,6 +90,7 @@ class Open(msgspec.Struct, array_like=True, tag="open", frozen=True):
     min_tokens: int
     clamp: bool  # whether `max_tokens` may be lowered to what the budget leaves
     key: IdempotencyKey | None = None
+    at_once: bool = False
 
 
 class Settle(msgspec.Struct, array_like=True, tag="settle", frozen=True):

@@ -156,7 +156,11 @@ class Desk:
         events = [*events, *self._repeats.begin(order.key, order.hold_id, self._now())]
         self._traffic.start(order.hold_id, order.key_id, order.model)
         granted = Granted(order.hold_id, hold.quote.max_tokens)
-        self._commits.add(events, lambda: answer(granted))
+        if order.at_once:
+            answer(granted)
+            self._commits.add(events)
+        else:
+            self._commits.add(events, lambda: answer(granted))
 
     def _grant_again(self, order: Open, answer: Answer) -> None:
         """The answer was lost on its way, or is still to come."""

@@ -17,7 +17,7 @@ from acs.storage.views.usage import usage_of, usage_of_all
 PATIENCE_S = 2.0  # how long an answer waits for the events that were stored before it was asked for
 # A batch of ten events costs as much as one of a thousand, some 20 ms of a core: unless somebody waits, events gather.
 # Who asks wakes the projection, so this delays no answer: a second of events is folded in those 20 ms.
-GATHER_S = 5.0
+GATHER_S = 10.0
 
 
 class ViewsService:

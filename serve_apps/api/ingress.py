@@ -22,6 +22,7 @@ from acs.platform.wiring import (
     links_of,
 )
 from acs.serve_apps.api.app import create_app
+from acs.serve_apps.proxy.middleware import serve_straight
 from acs.serve_apps.served_models import check, following_replicas, served_models
 
 
@@ -53,7 +54,9 @@ class Ingress:
         )
 
     def __serve_build_asgi_app__(self) -> Any:
-        return create_app(self._services)
+        application = create_app(self._services)
+        serve_straight(application)
+        return application
 
     async def check_health(self) -> None:
         check(self._following)

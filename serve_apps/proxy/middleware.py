@@ -1,8 +1,14 @@
-"""What stands between Serve and our application in an ingress: one request id, and none of Serve's control headers.
+"""What stands before Serve and our application in an ingress: one request id, none of Serve's control headers, and a
+straight way to the application.
 
 Serve takes a client's X-Request-Id unchecked and appends one of its own; it also lets clients change time limits,
 cancellation and routing by header. `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH` names `middlewares`, so that this
 wraps all of Serve's own code. It runs for every request: keep it to one pass over the headers.
+
+Between here and the application Serve counts, logs, routes and watches for hang-ups, all of which we do ourselves or
+HAProxy does: a third of what an ingress spends on a small completion. Once the application is there (`serve_straight`),
+requests go to it, and only Serve's own paths to Serve. An ingress that is taken away still ends its requests first: its
+HTTP server waits for them.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ _SERVE_CONTROLS = frozenset(
     }
 )
 _SERVE_ROUTER_PREFIX = b"x-serve-router-"
+_SERVE_PATHS = "/-/"  # its health check
 
 # With this, Serve hands our application the connection's own `receive`, and cancels nothing on its behalf: the
 # application notices a client that hangs up, aborts its generation, and settles what it used.
@@ -33,6 +40,15 @@ _APPLICATION_HANDLES_DISCONNECT = (b"x-request-disconnect-disabled", b"?1")
 
 # uvicorn writes a date and a server of its own (HAProxy takes the latter away).
 _DROPPED_FROM_ANSWERS = frozenset({REQUEST_ID, b"server", b"date"})
+
+
+_application: ASGIApp | None = None  # of this process
+
+
+def serve_straight(application: ASGIApp) -> None:
+    """From now on this process's requests go there."""
+    global _application
+    _application = application
 
 
 class RequestId:
@@ -70,7 +86,8 @@ class RequestId:
                 message["headers"] = kept
             await send(message)
 
-        await self._app(scope, receive, send_with_one_id)
+        app = self._app if _application is None or scope["path"].startswith(_SERVE_PATHS) else _application
+        await app(scope, receive, send_with_one_id)
 
 
 def middlewares() -> list[Middleware]:

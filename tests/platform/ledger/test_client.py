@@ -60,7 +60,7 @@ class World:
 
     def order(self, **fields):
         hold_id = f"hold_{uuid7().hex}"
-        return Open(hold_id, self.account, self.key, "req", "toy", "completion", None, 10, 1, 10, 0, True)
+        return Open(hold_id, self.account, self.key, "req", "toy", "completion", None, 10, 1, 10, 0, True, **fields)
 
     def settle(self, order):
         return Settle(order.hold_id, order.account_id, 10, 5, 200)
@@ -103,6 +103,43 @@ async def test_a_charge_that_a_dead_ledger_did_not_answer_is_made_once_when_it_i
     assert await settling == Resolved(order.hold_id, "settled")
     assert await client.resolve(world.settle(order)) == Resolved(order.hold_id, "settled")
     assert world.kinds() == ["HoldPlaced", "HoldSettled"]
+
+
+async def test_a_hold_granted_at_once_that_a_dying_ledger_never_stored_is_placed_again_and_charged_once(world):
+    client = world.ingress()
+    order = world.order(at_once=True)
+    world.ledger.commits_fail_after(0)
+    assert await client.open(order) == Granted(order.hold_id, 10)
+    world.kill()
+    settling = client.resolve(world.settle(order))
+    await world.start()
+    assert await settling == Resolved(order.hold_id, "settled")
+    assert world.kinds() == ["HoldPlaced", "HoldSettled"]
+
+
+async def test_a_hold_granted_at_once_and_stored_is_not_placed_twice_by_the_next_ledger(world, until):
+    client = world.ingress()
+    order = world.order(at_once=True)
+    await client.open(order)
+    await until(lambda: world.kinds() == ["HoldPlaced"])
+    for _ in range(2):
+        world.kill()
+        await world.start()
+        await until(lambda: world.front.links == 1)
+    assert await client.resolve(world.settle(order)) == Resolved(order.hold_id, "settled")
+    assert world.kinds() == ["HoldPlaced", "HoldSettled"]
+
+
+async def test_a_hold_granted_at_once_that_no_longer_fits_the_budget_after_the_ledgers_death_is_not_charged(world):
+    client = world.ingress()
+    order = world.order(at_once=True)
+    world.ledger.commits_fail_after(0)
+    await client.open(order)
+    world.kill()
+    await world.start()
+    world.ledger.accounts.set_account_budget(world.account, 0)
+    assert (await client.resolve(world.settle(order))).status == "unknown"
+    assert world.kinds() == []
 
 
 async def test_a_request_that_waits_for_its_turn_goes_on_waiting_at_the_next_ledger(world, until):

@@ -69,7 +69,7 @@ class World:
 
     async def stored(self):
         """What has been answered, once all of it is on disk."""
-        while self.desk._commits._running is not None:
+        while self.desk._commits.busy:
             await self.desk._commits._running
         return self.told
 
