@@ -9,6 +9,7 @@ from functools import lru_cache
 from uuid import UUID
 
 ACCOUNT, KEY, HOLD, JOB, HARVEST = "acct", "key", "hold", "job", "hrv"
+LOOM, NODE, BRANCH = "loom", "node", "branch"
 
 
 def uuid7() -> UUID:

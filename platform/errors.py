@@ -5,12 +5,13 @@
     │   HarvestUnsupported                                                                    400
     ├── AuthenticationError                                                                   401
     │   └── MissingAuthorization, InvalidApiKey, KeyRevoked, KeyDisabled, AccountSuspended
-    ├── NotFound, JobNotFound, HarvestNotFound 404, MethodNotAllowed 405, RequestTooLarge 413, RangeBeyond 416
+    ├── NotFound, JobNotFound, HarvestNotFound, LoomNotFound 404, MethodNotAllowed 405, RequestTooLarge 413,
+    │   RangeBeyond 416
     ├── AdmissionError             the ledger does not let the request in                     429
     │   └── RateLimited, QueueFull, SpendCap, BudgetExceeded, JobCapacity,
     │       HarvestConcurrencyExceeded, HarvestCapacityExceeded, HarvestQuotaExceeded
     ├── Conflict                   409
-    │   └── Running, NoAnswer, IdempotencyConflict, JobEnded, HarvestNotCancellable
+    │   └── Running, NoAnswer, IdempotencyConflict, JobEnded, HarvestNotCancellable, NodeNotDone
     ├── InternalError                                                                         500
     ├── PartUnavailable            a part of the platform (ledger, views) is coming back      503
     └── InferenceError             carries `retryable`
@@ -138,6 +139,12 @@ class HarvestNotFound(ApiError):
     status, code = 404, "harvest_job_not_found"
 
 
+class LoomNotFound(ApiError):
+    """A Loom or a Node of it: unknown, deleted, or another account's."""
+
+    status, code = 404, None
+
+
 class MethodNotAllowed(ApiError):
     status, code = 405, None
 
@@ -232,6 +239,10 @@ class HarvestNotCancellable(Conflict):
     """It has ended."""
 
     code = "harvest_not_cancellable"
+
+
+class NodeNotDone(Conflict):
+    """It has no tokens that could be continued: it is pending or running, or it failed."""
 
 
 class InternalError(ApiError):

@@ -28,11 +28,13 @@ from acs.platform.ledger.harvest_desk import HarvestDesk
 from acs.platform.ledger.job_desk import JobDesk
 from acs.platform.ledger.job_runs import JobRuns
 from acs.platform.ledger.local_key import ensure_local_key
+from acs.platform.ledger.loom_desk import LoomDesk
 from acs.platform.ledger.memory import Memory, recall
 from acs.platform.ledger.service import LedgerService
 from acs.platform.ledger.traffic import Traffic
+from acs.platform.ledger.waits import Waits
 from acs.platform.settings import Settings
-from acs.platform.wiring import answers_of, harvest_plans_of, job_blobs_of
+from acs.platform.wiring import answers_of, harvest_plans_of, job_blobs_of, loom_blobs_of
 from acs.storage.blobs import Blobs
 from acs.storage.event_store import open_event_store
 
@@ -94,19 +96,23 @@ class LedgerActor:
         traffic = Traffic(limits, slots, clock)
         desk = Desk(memory, traffic, commits, _now)
         jobs, plans = job_blobs_of(self._settings), harvest_plans_of(self._settings)
+        looms = loom_blobs_of(self._settings)
         loop = asyncio.get_running_loop()
 
-        def erasing(blobs: Blobs) -> Callable[[str], None]:
+        def erasing(*folders: Blobs) -> Callable[[str], None]:
             def erase(sha256: str) -> None:
-                loop.run_in_executor(None, blobs.erase, sha256)  # a busy disk takes 3 ms for it
+                for blobs in folders:  # wherever it is
+                    loop.run_in_executor(None, blobs.erase, sha256)  # a busy disk takes 3 ms for it
 
             return erase
 
-        runs = JobRuns(desk, memory, traffic, commits, limits, clock, _now, erasing(jobs))
+        runs = JobRuns(desk, memory, traffic, commits, limits, clock, _now, erasing(jobs, looms))
         job_desk = JobDesk(desk, runs, memory, traffic, commits, limits, _now, erasing(jobs))
         harvest_desk = HarvestDesk(desk, memory, traffic, commits, limits, clock, _now, erasing(plans))
+        waits = Waits(limits, clock)
+        loom_desk = LoomDesk(desk, runs, memory, traffic, commits, waits, limits, _now, erasing(looms))
         service = LedgerService(Accounts(memory.store, memory.table), desk, writer, limits.key_lease_s, clock)
-        front = Front(desk, job_desk, harvest_desk, limits.owner_lease_s, clock)
+        front = Front(desk, job_desk, harvest_desk, loom_desk, limits.owner_lease_s, clock)
         host = own_address()
         self._endpoint = host, await front.listen(host, self._secret), self._secret
         self._tending = asyncio.create_task(front.tend())

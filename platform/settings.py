@@ -105,6 +105,11 @@ class Settings:
         return self.data / "links.key"
 
     @property
+    def looms_dir(self) -> Path:
+        """Texts and tokens of Looms."""
+        return self.data / "blobs" / "looms"
+
+    @property
     def run_dir(self) -> Path:
         """Files of one run: tokens, HAProxy's configuration, logs. Nothing in it must outlive the server."""
         return self.data / "run"

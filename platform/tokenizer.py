@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 from tokenizers.decoders import DecodeStream
+
+UNFINISHED = "\ufffd"  # how bytes that are no character are decoded
 
 
 def token_bytes_text(data: bytes) -> str:
@@ -47,6 +50,18 @@ class ModelTokenizer:
     def decode(self, ids: list[int]) -> str:
         """The text of the ids, special tokens included."""
         return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def settled(self, ids: list[int]) -> str:
+        """The text of the ids as a Completion gives it: special tokens left out, and what may be an unfinished
+        character at the end. What ids add to those before them is the rest of it, so that parts add up to the whole.
+        """
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        return text.rstrip(UNFINISHED)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the file that makes it: models with the same have the same tokens."""
+        return hashlib.sha256((self._folder / "tokenizer.json").read_bytes()).hexdigest()
 
     def pieces(self, ids: list[int], *, special: bool) -> list[str]:
         """What each token adds to the text of all; empty while a character is incomplete.

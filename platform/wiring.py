@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -37,6 +38,11 @@ def job_blobs_of(settings: Settings) -> Blobs:
     return Blobs(settings.jobs_dir, 2 * settings.limits.job_kept_s)
 
 
+def loom_blobs_of(settings: Settings) -> Blobs:
+    """Titles, Nodes and Branches. They stay until they are deleted."""
+    return Blobs(settings.looms_dir, math.inf)
+
+
 def harvest_plans_of(settings: Settings) -> Blobs:
     """What Harvests read. The ledger erases each when its Harvest has ended; what outlives that belongs to nothing."""
     return Blobs(settings.harvest_plans_dir, HARVEST_PLANS_KEPT_S)
@@ -62,6 +68,7 @@ class Services:
     ledger: LedgerClient
     answers: Blobs  # kept for those who send a request again
     jobs: Blobs  # requests and results
+    looms: Blobs  # titles, Nodes and Branches
     harvest_plans: Blobs
     harvest_files: Store  # a place for each Harvest in it
     links: Links

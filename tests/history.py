@@ -11,9 +11,11 @@ from uuid import UUID
 from acs.events.account import Account
 from acs.events.api_key import ApiKey, new_secret
 from acs.events.hold import HoldStatus, Quote
-from acs.events.ids import ACCOUNT, HOLD, KEY, show, uuid7
+from acs.events.ids import ACCOUNT, BRANCH, HOLD, KEY, NODE, show, uuid7
 from acs.events.job import Job, JobStatus
 from acs.events.ledger import Ledger, month_of
+from acs.events.loom import Loom
+from acs.events.loom_tree import Content
 from acs.events.platform_settings import PlatformSettings
 from acs.storage.event_store import Event, EventStore
 
@@ -190,7 +192,91 @@ class History:
             case _:
                 job.expire(self.now)
 
-    def keep(self, *aggregates: Account | ApiKey | Job | Ledger | PlatformSettings) -> None:
+    def grow(self, looms: int, steps: int = 40) -> None:
+        """So many Looms go through so many of the things that can happen to a Loom."""
+        for _ in range(looms):
+            account = self.chance.choice(self.accounts)
+            key = self.chance.choice(self.keys[account.id])
+            self.now += self.step
+            loom = Loom.create(
+                uuid7(),
+                self.now,
+                account_id=show(ACCOUNT, account.id),
+                key_id=show(KEY, key.id),
+                model="toy",
+                tokenizer_sha256="t" * 64,
+                title_sha256=None,
+                root_id=show(NODE, uuid7()),
+                content_sha256="0" * 64,
+                content_bytes=10,
+                tokens=3,
+                created_at=int(self.now.timestamp()),
+            )
+            self.keep(loom)
+            for _ in range(steps):
+                self.now += self.step
+                self.change_loom(loom, account, key)
+                self.keep(loom)
+            if self.chance.random() < 0.2:
+                loom.delete(self.now)
+                self.keep(loom)
+
+    def change_loom(self, loom: Loom, account: Account, key: ApiKey) -> None:
+        """Its Branches are under Holds of the account's Ledger."""
+        record = loom.record
+        pending = [id for id in record.unfinished if record.branches[id].status is JobStatus.QUEUED]
+        running = [id for id in record.unfinished if record.branches[id].status is JobStatus.RUNNING]
+        match self.chance.randrange(8):
+            case 0 | 1 | 2:
+                done = [id for id, node in record.nodes.items() if record.status_of(node) == "done"]
+                self.ask_branch(loom, self.chance.choice(done), account, key)
+            case 3 | 4 if pending:
+                loom.start(self.chance.choice(pending), "runner_1", self.now)
+            case 5 | 6 if running:
+                self.end_branch(loom, self.chance.choice(running))
+            case 7 if len(record.nodes) > 5:
+                loom.delete_nodes(record.subtrees([self.chance.choice(list(record.nodes)[1:])]), self.now)
+
+    def ask_branch(self, loom: Loom, parent_id: str, account: Account, key: ApiKey) -> None:
+        n = self.chance.randint(1, 4)
+        hold_id = self.place(account, key, Quote(10, n, 8))
+        self._open.pop()  # `end_branch` ends it
+        loom.ask_branch(
+            parent_id,
+            self.now,
+            branch_id=show(BRANCH, uuid7()),
+            key_id=show(KEY, key.id),
+            model="toy",
+            hold_id=hold_id,
+            request_id="req",
+            parent_token=self.chance.choice((None, 2)),
+            node_ids=[show(NODE, uuid7()) for _ in range(n)],
+            path_tokens=10,
+            path_logprob=self.chance.choice((None, -3.5)),
+            request_sha256="1" * 64,
+            asked_sha256="2" * 64,
+            asked_bytes=2,
+            created_at=int(self.now.timestamp()),
+        )
+
+    def end_branch(self, loom: Loom, branch_id: str) -> None:
+        branch = loom.record.branches[branch_id]
+        (ledger,) = [one for one in self._ledgers.values() if branch.hold_id in one.book.holds]
+        match self.chance.randrange(5):
+            case 0:
+                return loom.note_failed_try(branch_id, "vllm_oom", 502, self.now)
+            case 1:
+                return loom.interrupt(branch_id, self.now)
+            case 2:
+                loom.fail(branch_id, 500, "internal_error", "3" * 64, self.now)
+                ledger.release(branch.hold_id, "internal_error", 500, self.now)
+            case _:
+                contents = [Content(id, "4" * 64, 20, 5, "length", -1.25) for id in branch.node_ids]
+                loom.grow(branch_id, contents, self.now)
+                ledger.settle(branch.hold_id, 10, 5 * len(contents), 200, self.now)
+        self.keep(ledger)
+
+    def keep(self, *aggregates: Account | ApiKey | Loom | Job | Ledger | PlatformSettings) -> None:
         """Its events are of this moment."""
         for aggregate in aggregates:
             self.events += [dataclasses.replace(event, timestamp=self.now) for event in aggregate.collect_events()]

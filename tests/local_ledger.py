@@ -23,9 +23,12 @@ from acs.platform.ledger.harvest_desk import HarvestDesk
 from acs.platform.ledger.job_contract import JobCommand, Offer, Work
 from acs.platform.ledger.job_desk import JobDesk
 from acs.platform.ledger.job_runs import JobRuns
+from acs.platform.ledger.loom_contract import LoomCommand
+from acs.platform.ledger.loom_desk import LoomDesk
 from acs.platform.ledger.memory import Memory, recall
 from acs.platform.ledger.service import LedgerService
 from acs.platform.ledger.traffic import Traffic
+from acs.platform.ledger.waits import Waits
 from acs.platform.limits import Limits
 from acs.storage.blobs import Blobs
 from acs.storage.event_store import EventStore, EventStoreUnavailable, open_event_store
@@ -38,13 +41,15 @@ class Line:
         self._ledger = ledger
         self._client = client
 
-    def send(self, command: Command | JobCommand | HarvestCommand) -> None:
+    def send(self, command: Command | JobCommand | HarvestCommand | LoomCommand) -> None:
         ledger = self._ledger
         desk: Any = ledger.desk
         if isinstance(command, JobCommand):
             desk = ledger.job_desk
         elif isinstance(command, HarvestCommand):
             desk = ledger.harvest_desk
+        elif isinstance(command, LoomCommand):
+            desk = ledger.loom_desk
         desk.handle(self._client.owner, command, lambda reply: self._client.take([reply]))
         if isinstance(command, Offer):
             ledger.harvest_desk.offers(self._client.owner, command.models)
@@ -57,11 +62,13 @@ class LocalLedger:
     desk: Desk
     job_desk: JobDesk
     harvest_desk: HarvestDesk
+    loom_desk: LoomDesk
     traffic: Traffic
     writer: ThreadPoolExecutor
     failures: list[Exception]  # of commits
     job_blobs: Blobs
     harvest_plans: Blobs
+    loom_blobs: Blobs
 
     def client(self) -> LedgerClient:
         """As an ingress has one, linked without a socket."""
@@ -142,12 +149,20 @@ def local_ledger(
     traffic = Traffic(limits, slots or {"toy": 1000}, clock)
     desk = Desk(memory, traffic, commits, now)
     jobs, plans = Blobs(folder / "jobs", 1e6), Blobs(folder / "plans", 1e6)
-    runs = JobRuns(desk, memory, traffic, commits, limits, clock, now, jobs.erase)
+    looms = Blobs(folder / "looms", 1e6)
+
+    def erase(sha256: str) -> None:
+        jobs.erase(sha256)
+        looms.erase(sha256)
+
+    runs = JobRuns(desk, memory, traffic, commits, limits, clock, now, erase)
     job_desk = JobDesk(desk, runs, memory, traffic, commits, limits, now, jobs.erase)
     harvest_desk = HarvestDesk(desk, memory, traffic, commits, limits, clock, now, plans.erase)
-    desks = desk, job_desk, harvest_desk
+    loom_desk = LoomDesk(desk, runs, memory, traffic, commits, Waits(limits, clock), limits, now, looms.erase)
+    desks = desk, job_desk, harvest_desk, loom_desk
+    blobs = jobs, plans, looms
     try:
-        yield LocalLedger(memory, Accounts(store, memory.table), *desks, traffic, writer, failures, jobs, plans)
+        yield LocalLedger(memory, Accounts(store, memory.table), *desks, traffic, writer, failures, *blobs)
     finally:
         writer.shutdown()
         store.close()

@@ -22,7 +22,7 @@ class LocalRunner:
     def __init__(self, ledger: LocalLedger, models: Mapping[str, ServedModel], limits: Limits, files: Store) -> None:
         self._ledger = ledger
         self.client: LedgerClient = ledger.runner_client(self._do)
-        self.runner = Runner(models, self.client.asks, ledger.job_blobs, limits)
+        self.runner = Runner(models, self.client.asks, ledger.job_blobs, ledger.loom_blobs, limits)
         self.harvests = HarvestRunner(models, self.client.asks, ledger.harvest_plans, files)
         self.runner.offer_now()
 

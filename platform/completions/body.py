@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from acs.platform.errors import InvalidRequest
 
 OURS = "ours"  # the kind of the PydanticCustomErrors raised by our own checks: their messages are sentences already
 
@@ -25,6 +27,9 @@ class Body(BaseModel):
         return {name: given[name] for name in (*fields, unknown) if name in given}
 
 
+B = TypeVar("B", bound=Body)
+
+
 class Fault(NamedTuple):
     """`field` is the body's own field ("" for an unknown one), `path` leads to the fault inside it, and `message` is a
     sentence whose subject is the path.
@@ -33,6 +38,17 @@ class Fault(NamedTuple):
     field: str
     path: str
     message: str
+
+
+def parse_body(kind: type[B], body: object) -> B:
+    """Raises InvalidRequest for the first fault."""
+    if not isinstance(body, dict):
+        raise InvalidRequest("The body must be a JSON object.")
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        first = faults_of(error)[0]
+        raise InvalidRequest(f"{first.path} {first.message}.", param=first.path) from None
 
 
 def faults_of(error: ValidationError) -> list[Fault]:

@@ -1,5 +1,5 @@
-"""Questions about Jobs and Harvests on a process's link to the ledger: each is asked again, on a new link, until it is
-answered.
+"""Questions about Jobs, Harvests and Looms on a process's link to the ledger: each is asked again, on a new link, until
+it is answered.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Protocol
 from acs.platform.errors import PartUnavailable
 from acs.platform.ledger.harvest_contract import EndWait, HarvestQuestion, HarvestReply
 from acs.platform.ledger.job_contract import Browse, Cancel, Finish, JobReply, LookAt, Offer, Submit
+from acs.platform.ledger.loom_contract import EndLoomWait, LoomQuestion, LoomReply
 
-Question = Submit | LookAt | Cancel | Browse | Finish | HarvestQuestion
-Answer = JobReply | HarvestReply
+Question = Submit | LookAt | Cancel | Browse | Finish | HarvestQuestion | LoomQuestion
+Answer = JobReply | HarvestReply | LoomReply
 
 
 class Link(Protocol):
-    def send(self, item: Question | Offer | EndWait) -> None: ...
+    def send(self, item: Question | Offer | EndWait | EndLoomWait) -> None: ...
 
 
 class Asks:
@@ -54,7 +55,7 @@ class Asks:
         if self._link is not None:
             self._link.send(question)
 
-    def say(self, item: EndWait) -> None:
+    def say(self, item: EndWait | EndLoomWait) -> None:
         """Said once, if anybody listens; not answered."""
         if self._link is not None:
             self._link.send(item)

@@ -16,13 +16,15 @@ from acs.events.harvest import HarvestRecord
 from acs.events.idempotency import Attempt, IdempotentRequest
 from acs.events.job import JobRecord
 from acs.events.ledger import Ledger, Month
+from acs.events.loom_tree import LoomRecord
 from acs.platform.ledger.books import Books
 from acs.platform.ledger.harvests import Harvests
 from acs.platform.ledger.jobs import Jobs
 from acs.platform.ledger.key_table import AccountRow, KeyRow, KeyTable
+from acs.platform.ledger.looms import Looms
 from acs.platform.ledger.repeats import Repeats
 
-FORM = 4  # to be raised with every change of what a checkpoint holds or means
+FORM = 5  # to be raised with every change of what a checkpoint holds or means
 
 
 class _Table(msgspec.Struct, array_like=True):
@@ -38,6 +40,7 @@ class _Books(msgspec.Struct, array_like=True):
     repeats: list[tuple[UUID, int, Attempt]]
     jobs: list[tuple[str, int, JobRecord]]
     harvests: list[tuple[str, int, HarvestRecord]]
+    looms: list[tuple[str, int, LoomRecord]]
 
 
 class _Checkpoint(msgspec.Struct, array_like=True):
@@ -57,11 +60,11 @@ class _Draft(msgspec.Struct, array_like=True):
 _decoder = msgspec.msgpack.Decoder(_Checkpoint)
 
 
-def encode_books(books: Books, repeats: Repeats, jobs: Jobs, harvests: Harvests) -> bytes:
+def encode_books(books: Books, repeats: Repeats, jobs: Jobs, harvests: Harvests, looms: Looms) -> bytes:
     """To be called between two commands; 50 ms for a million Holds of the last day."""
     months = [(ledger.id, ledger.version, ledger.book) for ledger in books.ledgers.values()]
     attempts = [(request.id, request.version, request.attempt) for request in repeats.requests.values()]
-    works = list(jobs.everything()), list(harvests.everything())
+    works = list(jobs.everything()), list(harvests.everything()), list(looms.everything())
     return msgspec.msgpack.encode(_Books(months, dict(books.spend.days), attempts, *works))
 
 
@@ -78,7 +81,16 @@ def write(path: Path, position: int, table: KeyTable, books: bytes) -> None:
     draft.replace(path)
 
 
-def read(path: Path, head: int, table: KeyTable, books: Books, repeats: Repeats, jobs: Jobs, harvests: Harvests) -> int:
+def read(
+    path: Path,
+    head: int,
+    table: KeyTable,
+    books: Books,
+    repeats: Repeats,
+    jobs: Jobs,
+    harvests: Harvests,
+    looms: Looms,
+) -> int:
     """Fills what is empty; returns the position it is at. 0, and all left empty, when there is no checkpoint of our
     form, or when it is of a log that went further than `head`.
     """
@@ -100,4 +112,6 @@ def read(path: Path, head: int, table: KeyTable, books: Books, repeats: Repeats,
         jobs.keep(job_id, version, record)
     for harvest_id, version, harvest in found.books.harvests:
         harvests.keep(harvest_id, version, harvest)
+    for loom_id, version, loom in found.books.looms:
+        looms.restore(loom_id, version, loom)
     return found.position

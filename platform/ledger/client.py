@@ -35,6 +35,7 @@ from acs.platform.ledger.contract import (
 )
 from acs.platform.ledger.harvest_contract import HarvestCommand, HarvestReply, HarvestWork
 from acs.platform.ledger.job_contract import JobCommand, JobReply, Work
+from acs.platform.ledger.loom_contract import LoomCommand, LoomReply
 
 Endpoint = Callable[[], Awaitable[tuple[str, int, str]]]  # host, port, secret of the ledger that lives; raises
 
@@ -43,11 +44,11 @@ RETRY_PAUSE_S = 0.2
 PATIENCE_S = 3.0  # for the first answer to an Open; Ray has a killed ledger back in less
 
 log = logging.getLogger("ray.serve")
-_replies = msgspec.msgpack.Decoder(list[Reply | JobReply | HarvestReply | Work | HarvestWork])
+_replies = msgspec.msgpack.Decoder(list[Reply | JobReply | HarvestReply | LoomReply | Work | HarvestWork])
 
 
 class Link(Protocol):
-    def send(self, item: Command | JobCommand | HarvestCommand) -> None: ...
+    def send(self, item: Command | JobCommand | HarvestCommand | LoomCommand) -> None: ...
 
 
 def _no_work(work: Work | HarvestWork) -> None:
@@ -126,12 +127,12 @@ class LedgerClient:
             self._link.send(command)
         return asking
 
-    def take(self, replies: Iterable[Reply | JobReply | HarvestReply | Work | HarvestWork]) -> None:
+    def take(self, replies: Iterable[Reply | JobReply | HarvestReply | LoomReply | Work | HarvestWork]) -> None:
         for reply in replies:
             if isinstance(reply, Work | HarvestWork):
                 self._on_work(reply)
                 continue
-            if isinstance(reply, JobReply | HarvestReply):
+            if isinstance(reply, JobReply | HarvestReply | LoomReply):
                 self.asks.take(reply)
                 continue
             command = self._unanswered.get(reply.hold_id)
@@ -157,7 +158,7 @@ class LedgerClient:
             _fail(asking, PartUnavailable(UNAVAILABLE))
 
     def _on_replies(
-        self, link: FrameProtocol, replies: list[Reply | JobReply | HarvestReply | Work | HarvestWork]
+        self, link: FrameProtocol, replies: list[Reply | JobReply | HarvestReply | LoomReply | Work | HarvestWork]
     ) -> None:
         self.take(replies)
 

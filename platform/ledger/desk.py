@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from acs.events.hold import HoldStatus
-from acs.events.ids import HARVEST, JOB, KEY, made_at, parse
+from acs.events.ids import BRANCH, HARVEST, JOB, KEY, made_at, parse
 from acs.events.ledger import REMEMBERED, BudgetExceeded, ChargeExceedsHold, UnknownHold
 from acs.events.refused import Refused
 from acs.platform.ledger.books import SpendLimitReached
@@ -29,6 +29,7 @@ from acs.platform.ledger.contract import (
 )
 from acs.platform.ledger.job_queue import JobTicket
 from acs.platform.ledger.jobs import JobCapacityReached
+from acs.platform.ledger.looms import LoomQuotaReached, NodeNotDone, NoSuchNode, RootStays
 from acs.platform.ledger.memory import Memory
 from acs.platform.ledger.repeats import NoAnswerLeft, RequestDiffers, RequestRuns
 from acs.platform.ledger.traffic import QUEUE_FULL_RETRY_S, QueueFull, RateLimited, Ticket, Traffic
@@ -46,6 +47,10 @@ _CODES: dict[type[Refused], str] = {
     RequestDiffers: "idempotency_conflict",
     NoAnswerLeft: "no_answer",
     JobCapacityReached: "job_capacity",
+    LoomQuotaReached: "invalid_request",
+    RootStays: "invalid_request",
+    NodeNotDone: "node_not_done",
+    NoSuchNode: "loom_not_found",
 }
 
 
@@ -59,7 +64,7 @@ class Desk:
         self._commits = commits
         self._now = now
         for hold_id, (_, hold) in books.open_holds.items():
-            if not any(parse(kind, hold.owner) for kind in (JOB, HARVEST)):  # a Job takes its slot when it runs
+            if not any(parse(kind, hold.owner) for kind in (JOB, BRANCH, HARVEST)):  # a Job takes its slot when it runs
                 traffic.start(hold_id, hold.key_id, hold.model)
 
     def handle(self, owner: str, command: Command, answer: Answer) -> None:

@@ -21,17 +21,28 @@ from acs.platform.ledger.harvest_contract import HarvestCommand
 from acs.platform.ledger.harvest_desk import HarvestDesk
 from acs.platform.ledger.job_contract import JobCommand, Offer
 from acs.platform.ledger.job_desk import JobDesk
+from acs.platform.ledger.loom_contract import LoomCommand
+from acs.platform.ledger.loom_desk import LoomDesk
 
 TEND_S = 0.5
 
-_commands = msgspec.msgpack.Decoder(list[Command | JobCommand | HarvestCommand])
+_commands = msgspec.msgpack.Decoder(list[Command | JobCommand | HarvestCommand | LoomCommand])
 
 
 class Front:
-    def __init__(self, desk: Desk, job_desk: JobDesk, harvest_desk: HarvestDesk, lease_s: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        job_desk: JobDesk,
+        harvest_desk: HarvestDesk,
+        loom_desk: LoomDesk,
+        lease_s: float,
+        clock: Clock,
+    ) -> None:
         self._desk = desk
         self._job_desk = job_desk
         self._harvest_desk = harvest_desk
+        self._loom_desk = loom_desk
         self._lease_s = lease_s
         self._clock = clock
         self._links: dict[str, FrameProtocol] = {}
@@ -70,6 +81,7 @@ class Front:
         self._desk.refuse_overdue()
         self._job_desk.look_after()
         self._harvest_desk.look_after()
+        self._loom_desk.look_after()
 
     def _on_peer(self, link: FrameProtocol, name: str) -> None:
         link.owner = name
@@ -81,7 +93,9 @@ class Front:
             self._job_desk.runner_came(name, link.send)
             self._harvest_desk.runner_came(name, link.send)
 
-    def _on_commands(self, link: FrameProtocol, commands: list[Command | JobCommand | HarvestCommand]) -> None:
+    def _on_commands(
+        self, link: FrameProtocol, commands: list[Command | JobCommand | HarvestCommand | LoomCommand]
+    ) -> None:
         for command in commands:
             if isinstance(command, JobCommand):
                 self._job_desk.handle(link.owner, command, link.send)
@@ -89,6 +103,8 @@ class Front:
                     self._harvest_desk.offers(link.owner, command.models)
             elif isinstance(command, HarvestCommand):
                 self._harvest_desk.handle(link.owner, command, link.send)
+            elif isinstance(command, LoomCommand):
+                self._loom_desk.handle(link.owner, command, link.send)
             else:
                 self._desk.handle(link.owner, command, link.send)
 

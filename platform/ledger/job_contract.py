@@ -1,4 +1,4 @@
-"""What is said to the ledger about Jobs, in the same frames as about Holds.
+"""What is said to the ledger about Jobs, in the same frames as about Holds. To the runner a Branch is a Job.
 
 An ingress asks; each question has a number of the asker's, and is asked again with it until it is answered. The one
 runner is told what to run and what to stop, and says how each run ended. Ids are those people see.
@@ -57,6 +57,17 @@ class Offer(msgspec.Struct, array_like=True, tag="offer", frozen=True):
     models: list[str]
 
 
+class Grown(msgspec.Struct, array_like=True, frozen=True):
+    """What one choice of a Branch became: a Node's content, in a blob."""
+
+    node_id: str
+    sha256: str
+    size: int  # bytes
+    tokens: int
+    finish_reason: str
+    logprob: float | None  # of all its tokens together; None: not asked for
+
+
 class Finish(msgspec.Struct, array_like=True, tag="finish", frozen=True):
     """How a run ended. Answered by Noted, once it is on disk; a run that no longer counts is answered all the same."""
 
@@ -70,6 +81,12 @@ class Finish(msgspec.Struct, array_like=True, tag="finish", frozen=True):
     retryable: bool = False
     result_sha256: str = ""  # the blob that holds the result
     result_bytes: int = 0
+    grown: list[Grown] = []  # of a Branch, in the place of a result
+
+    @property
+    def addresses(self) -> list[str]:
+        """Of the blobs that it brings."""
+        return [sha256 for sha256 in (self.result_sha256, *(grown.sha256 for grown in self.grown)) if sha256]
 
 
 JobCommand = Submit | LookAt | Cancel | Browse | Offer | Finish
@@ -133,6 +150,7 @@ class RunJob(msgspec.Struct, array_like=True, tag="run_job", frozen=True):
     request_sha256: str
     prompt_tokens: int  # as they were held
     max_tokens: int  # of one choice
+    node_ids: list[str] = []  # of a Branch: what its choices become
 
 
 class StopJob(msgspec.Struct, array_like=True, tag="stop_job", frozen=True):

@@ -1,4 +1,5 @@
-"""How Jobs run and end: their turns, the one runner, tries that fail, runs that are stopped or lost.
+"""How Jobs, and Branches like them, run and end: their turns, the one runner, tries that fail, runs that are stopped or
+lost.
 
 A Job's Hold is resolved in the commit that ends it. The runner is told what to run when the Job's start is on disk, and
 told again when its link or this ledger comes back, so that nothing is lost on the way. A run is known by its number:
@@ -11,8 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from acs.events.ids import ACCOUNT, parse
-from acs.events.job import JobRecord, JobStatus
+from acs.events.job import JobStatus
+from acs.events.loom_tree import BranchRecord
 from acs.platform.clock import Clock
+from acs.platform.ledger.background import Background, Record
 from acs.platform.ledger.commits import Commits
 from acs.platform.ledger.contract import Release, Settle
 from acs.platform.ledger.desk import Desk
@@ -45,7 +48,7 @@ class JobRuns:
         their runner is heard of.
         """
         self._desk = desk
-        self._jobs, self._books, self._table = memory.jobs, memory.books, memory.table
+        self._jobs, self._books, self._table = Background(memory.jobs, memory.looms), memory.books, memory.table
         self._traffic = traffic
         self._commits = commits
         self._limits = limits
@@ -106,7 +109,7 @@ class JobRuns:
     def finish(self, name: str, told: Finish) -> None:
         record = self._jobs.get(told.job_id)
         if record is None or (record.runs, record.runner) != (told.run, name):
-            return self._commits.add((), self._erasing(told.result_sha256))  # somebody else's run counts
+            return self._commits.add((), self._erasing(*told.addresses))  # somebody else's run counts
         if record.status is not JobStatus.RUNNING:  # told again
             return
         stopping = told.job_id in self._stopping
@@ -119,6 +122,7 @@ class JobRuns:
             self._pause(record, told)
         else:
             self._answered(record, told)
+        self._commits.add((), self._erasing(*self._jobs.unwanted(told)))
 
     def look_after(self) -> None:
         """To be called every second or so: Jobs whose runner stays away, and tries that are due."""
@@ -145,7 +149,8 @@ class JobRuns:
         """Once these are on disk."""
         record, quote = self._jobs[job_id], self._books.open_holds[self._jobs[job_id].hold_id][1].quote
         whose = record.account_id, record.key_id, record.request_id, record.request_sha256
-        work = RunJob(job_id, record.runs, *whose, quote.prompt_tokens, quote.max_tokens)
+        node_ids = record.node_ids if isinstance(record, BranchRecord) else []
+        work = RunJob(job_id, record.runs, *whose, quote.prompt_tokens, quote.max_tokens, node_ids)
         self._commits.add(events, self._telling(job_id, work))
         if job_id in self._stopping:
             self._commits.add((), self._telling(job_id, StopJob(job_id, record.runs)))
@@ -160,7 +165,7 @@ class JobRuns:
 
         return tell
 
-    def _pause(self, record: JobRecord, told: Finish) -> None:
+    def _pause(self, record: Record, told: Finish) -> None:
         """Its slot is free meanwhile."""
         assert told.http_status is not None
         self._traffic.end(record.hold_id)
@@ -176,24 +181,24 @@ class JobRuns:
         self._commits.add(self._jobs.interrupt(job_id, self._now()))
         self.queue(job_id, first=True)
 
-    def _answered(self, record: JobRecord, told: Finish) -> None:
+    def _answered(self, record: Record, told: Finish) -> None:
         """With the Completion's own status."""
         assert told.http_status is not None
         whose, resolution = (record.hold_id, record.account_id), None
         if told.http_status == 200:
             resolution = Settle(*whose, told.prompt_tokens, told.completion_tokens, 200)
-        result = told.http_status, told.code, told.result_sha256, told.result_bytes
-        ended = self._jobs.end(told.job_id, *result, self._now())
-        self._end(told.job_id, ended, resolution or Release(*whose, told.code or "unavailable", told.http_status))
+        ended = self._jobs.end(told, self._now())
+        self._end(
+            told.job_id, record, ended, resolution or Release(*whose, told.code or "unavailable", told.http_status)
+        )
 
     def _cancelled(self, job_id: str, reason: str, used: Settle | None = None) -> None:
         record = self._jobs[job_id]
         nothing = Release(record.hold_id, record.account_id, "cancelled", None)
-        self._end(job_id, self._jobs.cancel(job_id, reason, self._now()), used or nothing)
+        self._end(job_id, record, self._jobs.cancel(job_id, reason, self._now()), used or nothing)
 
-    def _end(self, job_id: str, ended: Sequence[Event], resolution: Settle | Release) -> None:
+    def _end(self, job_id: str, record: Record, ended: Sequence[Event], resolution: Settle | Release) -> None:
         """Each way to end leads here: the Job's end and its Hold's in one commit."""
-        record = self._jobs[job_id]
         _, resolved = self._desk.resolved(resolution)
         self._traffic.end(record.hold_id)
         self._traffic.leave_job(job_id)
@@ -207,8 +212,12 @@ class JobRuns:
         account = self._table.account(id) if id else None
         return account is None or account.suspended
 
-    def _erasing(self, sha256: str) -> Callable[[], None]:
-        return lambda: self._erase(sha256) if sha256 else None
+    def _erasing(self, *addresses: str) -> Callable[[], None]:
+        def erase() -> None:
+            for sha256 in filter(None, addresses):
+                self._erase(sha256)
+
+        return erase
 
 
 def _nobody_listens(work: Work) -> None:

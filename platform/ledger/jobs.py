@@ -16,7 +16,7 @@ from uuid import UUID
 from acs.events.ids import JOB, parse, show
 from acs.events.job import Job, JobRecord, JobStatus
 from acs.events.refused import Refused
-from acs.platform.ledger.job_contract import JobView
+from acs.platform.ledger.job_contract import Finish, JobView
 from acs.storage.event_store import Event
 
 
@@ -111,13 +111,13 @@ class Jobs:
     def interrupt(self, job_id: str, now: datetime) -> Sequence[Event]:
         return self._changed(job_id, lambda job: job.interrupt(now))
 
-    def end(
-        self, job_id: str, http_status: int, code: str | None, result_sha256: str, result_bytes: int, now: datetime
-    ) -> Sequence[Event]:
+    def end(self, told: Finish, now: datetime) -> Sequence[Event]:
         """By the Completion's own status."""
-        if http_status == 200:
-            return self._changed(job_id, lambda job: job.succeed(http_status, result_sha256, result_bytes, now))
-        return self._changed(job_id, lambda job: job.fail(http_status, code, result_sha256, result_bytes, now))
+        status, result = told.http_status, (told.result_sha256, told.result_bytes)
+        assert status is not None
+        if status == 200:
+            return self._changed(told.job_id, lambda job: job.succeed(status, *result, now))
+        return self._changed(told.job_id, lambda job: job.fail(status, told.code, *result, now))
 
     def cancel(self, job_id: str, reason: str, now: datetime) -> Sequence[Event]:
         return self._changed(job_id, lambda job: job.cancel(reason, now))

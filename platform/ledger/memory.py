@@ -12,11 +12,13 @@ from acs.events.hold import Price
 from acs.events.idempotency import IdempotentRequest
 from acs.events.job import Job
 from acs.events.ledger import Ledger
+from acs.events.loom import Loom
 from acs.platform.ledger import checkpoint
 from acs.platform.ledger.books import Books
 from acs.platform.ledger.harvests import Harvests
 from acs.platform.ledger.jobs import Jobs
 from acs.platform.ledger.key_table import KeyTable
+from acs.platform.ledger.looms import Looms
 from acs.platform.ledger.repeats import Repeats
 from acs.storage.event_store import Event, EventStore
 
@@ -34,6 +36,7 @@ class Memory:
     repeats: Repeats
     jobs: Jobs
     harvests: Harvests
+    looms: Looms
     replayed: int = field(default=0)  # events read from the log at the start
 
     def storing(self, events: Sequence[Event]) -> Callable[[], None]:
@@ -44,7 +47,7 @@ class Memory:
         books = None
         if self.replayed >= CHECKPOINT_EVENTS:
             self.replayed = 0
-            books = checkpoint.encode_books(self.books, self.repeats, self.jobs, self.harvests)
+            books = self.encoded()
 
         def store() -> None:
             positions = self.store.append(events)
@@ -52,6 +55,10 @@ class Memory:
                 self._write_checkpoint(positions[-1], books)
 
         return store
+
+    def encoded(self) -> bytes:
+        """For a checkpoint: all but the table. To be called between two commands."""
+        return checkpoint.encode_books(self.books, self.repeats, self.jobs, self.harvests, self.looms)
 
     def _write_checkpoint(self, position: int, books: bytes) -> None:
         try:
@@ -64,9 +71,9 @@ def recall(store: EventStore, path: Path, prices: Mapping[str, Price]) -> Memory
     """`path`: of the checkpoint. Raises EventStoreUnavailable."""
     table = KeyTable()
     books = Books(table, prices)
-    repeats, jobs, harvests = Repeats(), Jobs(), Harvests()
-    memory = Memory(store, path, table, books, repeats, jobs, harvests)
-    after = checkpoint.read(path, store.head(), table, books, repeats, jobs, harvests)
+    repeats, jobs, harvests, looms = Repeats(), Jobs(), Harvests(), Looms()
+    memory = Memory(store, path, table, books, repeats, jobs, harvests, looms)
+    after = checkpoint.read(path, store.head(), table, books, repeats, jobs, harvests, looms)
     for position, event in store.read_log(after):
         if isinstance(event, Ledger.Event):
             books.apply(event)
@@ -76,6 +83,8 @@ def recall(store: EventStore, path: Path, prices: Mapping[str, Price]) -> Memory
             jobs.apply(event)
         elif isinstance(event, Harvest.Event):
             harvests.apply(event)
+        elif isinstance(event, Loom.Event):
+            looms.apply(event)
         else:
             table.apply(position, event)
         memory.replayed += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -150,6 +150,75 @@ class HarvestEstimate(Shape):
     hold_tokens: int
     cost_pico_usd: int
     estimated_s: float | None = Field(description="From the model's last harvests; null: there was none.")
+
+
+class NodeLogprobs(Shape):
+    """Parallel lists, one entry a token."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] = Field(description="The k likeliest and the token itself, by text.")
+    top_token_ids: list[dict[str, float]] = Field(description="The same, by token id: two tokens may have one text.")
+
+
+class NodeUsage(Shape):
+    prompt_tokens: int = Field(description="Of the path before it; a Branch pays for them once.")
+    completion_tokens: int
+    total_tokens: int
+
+
+class Node(Shape):
+    id: str = Field(description="node_ and 32 hex digits.")
+    parent_id: str | None = Field(description="null: the root.")
+    parent_token: int | None = Field(description="It continues after so many tokens of its parent; null: after all.")
+    status: Literal["pending", "running", "done", "failed"]
+    text: str | None = Field(description="What its tokens add to the path's text; null until it is done.")
+    token_ids: list[int] | None
+    model: str | None
+    sampling: dict[str, Any] | None = Field(description="The fields that were sent, with this choice's own seed.")
+    finish_reason: Literal["length", "stop"] | None
+    usage: NodeUsage | None
+    logprobs: NodeLogprobs | None
+    created_at: int = Field(description="Unix seconds.")
+    error: dict[str, Any] | None = Field(description="Of one that failed.")
+
+
+class LoomHead(Shape):
+    id: str = Field(description="loom_ and 32 hex digits.")
+    object: Literal["loom"]
+    title: str | None
+    version: int = Field(description="Grows with every change; see since.")
+    created_at: int = Field(description="Unix seconds.")
+
+
+class Loom(LoomHead):
+    nodes: list[Node] = Field(description="In the order in which they were made, the root first.")
+    deleted: list[str] = Field(default=[], description="With since: Nodes that were deleted after it.")
+
+
+class LoomList(Shape):
+    object: Literal["list"]
+    data: list[LoomHead] = Field(description="Newest first.")
+    has_more: bool
+
+
+class Branch(Shape):
+    id: str = Field(description="branch_ and 32 hex digits.")
+    object: Literal["branch"]
+    loom_id: str
+    nodes: list[Node] = Field(description="Pending, one for each choice.")
+
+
+class LoomDeleted(Shape):
+    id: str
+    object: Literal["loom"]
+    deleted: Literal[True]
+
+
+class NodesDeleted(Shape):
+    id: str
+    object: Literal["node"]
+    deleted: list[str] = Field(description="The Node and all that continued it.")
 
 
 class Capabilities(Shape):

@@ -17,7 +17,18 @@ from acs.platform.errors import ApiError, BadJson, InternalError, MethodNotAllow
 from acs.platform.wiring import Services
 from acs.serve_apps.api import docs, http
 from acs.serve_apps.api.openapi import PAGE, Operation, operations
-from acs.serve_apps.api.routes import completions, files, harvests, jobs, models, tokenizer, usage
+from acs.serve_apps.api.routes import (
+    branches,
+    completions,
+    files,
+    harvests,
+    jobs,
+    loom_planting,
+    looms,
+    models,
+    tokenizer,
+    usage,
+)
 
 log = logging.getLogger("ray.serve")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -35,6 +46,13 @@ HANDLERS: dict[str, Handler] = {
     "cancel_harvest": harvests.cancel_harvest,
     "get_file": files.get_file,
     "look_at_file": files.get_file,
+    "create_loom": loom_planting.create_loom,
+    "list_looms": looms.list_looms,
+    "get_loom": looms.get_loom,
+    "change_loom": looms.change_loom,
+    "delete_loom": looms.delete_loom,
+    "delete_node": looms.delete_node,
+    "branch": branches.branch,
     "list_models": models.list_models,
     "get_usage": usage.get_usage,
     "tokenize": tokenizer.tokenize,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.types import Receive
 
 from acs.platform.completions.charge import ClientGone
 from acs.platform.completions.road import Run
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -31,6 +34,20 @@ def interrupting(request: Request, run: Run) -> Iterator[asyncio.Future[None]]:
     finally:
         watch.remove_done_callback(interrupt)
         watch.cancel()
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives. Raises ClientGone, and cancels it, when the client hangs up first."""
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(until_gone(request.receive))
+    try:
+        await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone()
+    finally:
+        gone.cancel()
+        working.cancel()
 
 
 async def until_gone(receive: Receive) -> None:

@@ -20,6 +20,7 @@ from acs.platform.wiring import (
     harvest_plans_of,
     job_blobs_of,
     links_of,
+    loom_blobs_of,
 )
 from acs.serve_apps.api.app import create_app
 from acs.serve_apps.proxy.middleware import serve_straight
@@ -48,6 +49,7 @@ class Ingress:
             ledger,
             answers_of(settings),
             job_blobs_of(settings),
+            loom_blobs_of(settings),
             harvest_plans_of(settings),
             harvest_files_of(settings),
             links_of(settings),

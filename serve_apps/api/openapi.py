@@ -14,8 +14,9 @@ from acs.events.harvest import HarvestStatus
 from acs.events.job import JobStatus
 from acs.platform.completions.request import CompletionRequest
 from acs.platform.harvests.request import HarvestRequest
+from acs.platform.looms.request import BranchRequest, LoomChange, LoomRequest
 from acs.serve_apps.api import answers
-from acs.serve_apps.api.routes import files, harvests
+from acs.serve_apps.api.routes import files, harvests, loom_planting
 from acs.serve_apps.api.routes.jobs import PATH
 from acs.serve_apps.api.routes.listing import LISTED, LISTED_MOST
 from acs.serve_apps.api.routes.tokenizer import DetokenizeRequest, TokenizeRequest
@@ -32,9 +33,10 @@ ERRORS: dict[int, str] = {
     "context_length_exceeded, deadline_infeasible or harvest_unsupported.",
     401: "missing_authorization, invalid_api_key, key_revoked, key_disabled or account_suspended.",
     405: "Not a method of this route; `Allow` lists them.",
-    404: "job_not_found or harvest_job_not_found: unknown, another account's, or kept no longer.",
-    409: "Of an Idempotency-Key: running, no_answer or idempotency_conflict. Of a Job that has ended: null. "
-    "Of a harvest that has ended: harvest_not_cancellable.",
+    404: "job_not_found or harvest_job_not_found: unknown, another account's, or kept no longer. Of a Loom or a Node: "
+    "null.",
+    409: "Of an Idempotency-Key: running, no_answer or idempotency_conflict. Of a Job that has ended, and of a Node "
+    "that is not done: null. Of a harvest that has ended: harvest_not_cancellable.",
     413: "request_too_large.",
     416: "The range begins behind the end of the file.",
     429: "Not let in: rate_limited, queue_full, spend_cap, budget_exceeded, job_capacity, "
@@ -50,6 +52,7 @@ EVENT: dict[str, Any] = {
     "properties": {"data": {"type": "string", "description": "A Completion's next part, an Error, or [DONE]."}},
     "required": ["data"],
 }
+LOOM_ID, NODE_ID = "^loom_[0-9a-f]{32}$", "^node_[0-9a-f]{32}$"
 JOB_ID, HARVEST_ID = "^job_[0-9a-f]{32}$", "^hrv_[0-9a-f]{32}$"
 BYTES: dict[str, Any] = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 SIGNED: dict[str, Any] = {
@@ -81,6 +84,7 @@ def operations() -> list[Operation]:
         *_of_jobs(),
         *_of_harvests(),
         *_of_files(),
+        *_of_looms(),
         *_of_accounts_and_models(),
         *_of_tokenizers(),
     ]
@@ -193,12 +197,69 @@ def _of_files() -> list[Operation]:
     ]
 
 
-def _listing(id_pattern: str, statuses: Iterable[str]) -> dict[str, Any]:
-    return {
+def _listing(id_pattern: str, statuses: Iterable[str] | None = None) -> dict[str, Any]:
+    terms: dict[str, Any] = {
         "limit": {"type": "integer", "minimum": 1, "maximum": LISTED_MOST, "default": LISTED},
         "after": {"type": "string", "pattern": id_pattern},
-        "status": {"type": "string", "enum": list(map(str, statuses))},
     }
+    return terms if statuses is None else {**terms, "status": {"type": "string", "enum": list(map(str, statuses))}}
+
+
+def _of_looms() -> list[Operation]:
+    loom, node = f"{loom_planting.PATH}/{{loom_id}}", f"{loom_planting.PATH}/{{loom_id}}/nodes/{{node_id}}"
+    page = _listing(LOOM_ID)
+    read = {
+        "since": {"type": "integer", "minimum": 0, "description": "A version: what changed after it."},
+        "wait": {"type": "integer", "minimum": 0, "maximum": 60, "description": "Seconds, until something has."},
+        "format": {"type": "string", "enum": ["json", "text"], "description": "text: of one path, as plain text."},
+        "node": {"type": "string", "pattern": NODE_ID, "description": "With format=text: where the path ends."},
+    }
+    made = (*OF_ALL, *OF_BODIES, 409)
+    return [
+        _operation(
+            "create_loom",
+            "POST",
+            (loom_planting.PATH,),
+            "Plant a Loom",
+            answers.Loom,
+            made,
+            body=LoomRequest,
+            status=201,
+        ),
+        _operation(
+            "list_looms",
+            "GET",
+            (loom_planting.PATH,),
+            "Your account's Looms",
+            answers.LoomList,
+            (400, *OF_ALL),
+            query=page,
+        ),
+        _operation(
+            "get_loom", "GET", (loom,), "A Loom, or what changed", answers.Loom, (400, 404, 409, *OF_ALL), query=read
+        ),
+        _operation(
+            "change_loom",
+            "PATCH",
+            (loom,),
+            "Retitle a Loom",
+            answers.LoomHead,
+            (404, *OF_ALL, *OF_BODIES),
+            body=LoomChange,
+        ),
+        _operation("delete_loom", "DELETE", (loom,), "Delete a Loom", answers.LoomDeleted, (404, *OF_ALL)),
+        _operation("delete_node", "DELETE", (node,), "Delete a subtree", answers.NodesDeleted, (400, 404, *OF_ALL)),
+        _operation(
+            "branch",
+            "POST",
+            (f"{node}/branch",),
+            "Continue a path",
+            answers.Branch,
+            (404, 429, *made),
+            body=BranchRequest,
+            status=202,
+        ),
+    ]
 
 
 def _of_accounts_and_models() -> list[Operation]:

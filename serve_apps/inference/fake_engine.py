@@ -24,8 +24,8 @@ from acs.platform.tokenizer import ModelTokenizer
 
 
 class FakeEngine:
-    """Token j of choice i of a prompt is a fixed function of the prompt, the seed, i and j; one token a turn of the
-    loop, or every `step_s` seconds. `fail_next` is a Failed that the next request ends with.
+    """Token j of choice i of a prompt is a fixed function of the prompt, the seed plus i, and j; one token a turn of
+    the loop, or every `step_s` seconds. `fail_next` is a Failed that the next request ends with.
     """
 
     def __init__(self, tokenizer: ModelTokenizer, step_s: float = 0.0) -> None:
@@ -104,7 +104,7 @@ class FakeEngine:
             self._aborted.discard(request.request_id)
 
     def _tokens(self, prompt: list[int], seed: int, choice: int) -> Iterator[int]:
-        state = sum(prompt) + 7919 * seed + 104_729 * choice
+        state = sum(prompt) + 7919 * (seed + choice)
         while True:
             state = (state * 1_103_515_245 + 12_345) % 2**31
             yield 100 + state % (self._tokenizer.vocab_size - 200)

@@ -15,7 +15,7 @@ from acs.platform.ledger.harvest_contract import HarvestWork
 from acs.platform.ledger.job_contract import Work
 from acs.platform.ledger_actor import find_ledger
 from acs.platform.settings import Settings
-from acs.platform.wiring import harvest_files_of, harvest_plans_of, job_blobs_of
+from acs.platform.wiring import harvest_files_of, harvest_plans_of, job_blobs_of, loom_blobs_of
 from acs.serve_apps.jobs.harvest_runner import HarvestRunner
 from acs.serve_apps.jobs.runner import Runner
 from acs.serve_apps.served_models import check, following_replicas, served_models
@@ -38,7 +38,7 @@ class JobRunner:
                 runner.do(work)
 
         ledger = LedgerClient(find_ledger().endpoint.remote, RUNNER, do)
-        runner = Runner(models, ledger.asks, job_blobs_of(settings), settings.limits)
+        runner = Runner(models, ledger.asks, job_blobs_of(settings), loom_blobs_of(settings), settings.limits)
         harvests = HarvestRunner(models, ledger.asks, harvest_plans_of(settings), harvest_files_of(settings))
         self._following = [
             *await following_replicas(models),

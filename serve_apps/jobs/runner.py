@@ -1,4 +1,4 @@
-"""Runs Jobs: the same plan, run and answer as a client's own request, with the result kept instead of sent."""
+"""Runs Jobs and Branches: the plan, run and answer of a client's own request, with the result kept instead of sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from acs.platform.jobs.held import HeldAlready
 from acs.platform.jobs.stored import body_of, error_blob
 from acs.platform.ledger.asks import Asks
 from acs.platform.ledger.contract import Caller, Settle
-from acs.platform.ledger.job_contract import Finish, RunJob, StopJob, Work
+from acs.platform.ledger.job_contract import Finish, Grown, RunJob, StopJob, Work
 from acs.platform.limits import Limits
 from acs.platform.wiring import WHOLE_VOCABULARY_AT_ONCE
 from acs.serve_apps.api.gathered import Gathered, gather
@@ -26,9 +26,11 @@ from acs.serve_apps.api.json_body import parse_json
 from acs.serve_apps.api.render.vocabulary import VocabularyJson
 from acs.serve_apps.api.whole_answer import rendered
 from acs.serve_apps.api.whole_vocabulary import rendered_parts
+from acs.serve_apps.jobs.branches import keep_nodes
 from acs.storage.blobs import Blob, Blobs, BlobUnavailable
 
 log = logging.getLogger("ray.serve")
+Result = Blob | list[Grown]  # of a Job, of a Branch
 OFFER_S = 0.5  # how often it looks which models can be had
 
 
@@ -41,11 +43,14 @@ class _Running:
 
 
 class Runner:
-    def __init__(self, models: Mapping[str, ServedModel], asks: Asks, jobs: Blobs, limits: Limits) -> None:
+    def __init__(
+        self, models: Mapping[str, ServedModel], asks: Asks, jobs: Blobs, looms: Blobs, limits: Limits
+    ) -> None:
         """`asks`: on the runner's own link."""
         self._models = models
         self._asks = asks
         self._jobs = jobs
+        self._looms = looms
         self._limits = limits
         self._running: dict[tuple[str, int], _Running] = {}  # until the ledger has noted how they ended
         self._whole_vocabulary = asyncio.Semaphore(WHOLE_VOCABULARY_AT_ONCE)
@@ -95,7 +100,7 @@ class Runner:
         assert isinstance(used, Settle), "what was answered is charged"
         return self._finish(work, used, http_status=200, result=result)
 
-    async def _result(self, running: _Running, held: HeldAlready) -> Blob:
+    async def _result(self, running: _Running, held: HeldAlready) -> Result:
         """Raises the contract's errors, ClientGone when it was stopped, and BlobUnavailable."""
         work = running.work
         plan = await self._plan(work)
@@ -104,7 +109,9 @@ class Runner:
             raise ClientGone()
         running.road = run = Run(caller, plan, held, self._limits, work.request_id)
 
-        async def keep(gathered: Gathered) -> Blob:
+        async def keep(gathered: Gathered) -> Result:
+            if work.node_ids:
+                return await asyncio.to_thread(keep_nodes, work, gathered, self._looms)
             if not plan.whole_vocabulary:
                 return await asyncio.to_thread(self._jobs.put, await rendered(run, gathered))
             parts = rendered_parts(gathered, int(time.time()), self._tables)
@@ -117,16 +124,20 @@ class Runner:
 
     async def _plan(self, work: RunJob) -> Plan:
         """What was planned when the Job was submitted, as long as its model is the same."""
-        body = body_of(await asyncio.to_thread(self._jobs.get, work.request_sha256))
+        body = body_of(await asyncio.to_thread(self._blobs(work).get, work.request_sha256))
         plan = await plan_completion(parse_completion(parse_json(body), self._limits), self._models, self._limits)
         if plan.prompt_tokens != work.prompt_tokens:
             raise InternalError("The model's tokenizer has changed since the Job was submitted.")
         return plan
 
+    def _blobs(self, work: RunJob) -> Blobs:
+        """Where its request is, and its result is to be."""
+        return self._looms if work.node_ids else self._jobs
+
     async def _failed(self, work: RunJob, error: ApiError) -> Finish:
         self.offer_now()  # before the failure is told: the model may be gone
         try:
-            result = await asyncio.to_thread(self._jobs.put, error_blob(work.job_id, work.run, error))
+            result = await asyncio.to_thread(self._blobs(work).put, error_blob(work.job_id, work.run, error))
         except BlobUnavailable:
             log.exception("A Job's error cannot be kept.")
             result = Blob("", 0)
@@ -141,8 +152,9 @@ class Runner:
         http_status: int | None,
         code: str | None = None,
         retryable: bool = False,
-        result: Blob | None = None,
+        result: Result | None = None,
     ) -> Finish:
+        blob, grown = (None, result) if isinstance(result, list) else (result, [])
         return Finish(
             self._asks.number(),
             work.job_id,
@@ -152,6 +164,7 @@ class Runner:
             http_status,
             code,
             retryable,
-            result.sha256 if result else "",
-            result.size if result else 0,
+            blob.sha256 if blob else "",
+            blob.size if blob else 0,
+            grown,
         )

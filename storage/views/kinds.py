@@ -20,10 +20,22 @@ from acs.events.account import Account
 from acs.events.api_key import ApiKey
 from acs.events.job import Job
 from acs.events.ledger import Ledger
+from acs.events.loom import Loom
 from acs.events.platform_settings import PlatformSettings
 
-AGGREGATES: tuple[type[Aggregate], ...] = (Account, ApiKey, Job, Ledger, PlatformSettings)
-COLUMN_TYPES = {str: "VARCHAR", int: "BIGINT", UUID: "VARCHAR", dict[str, int]: "MAP(VARCHAR, BIGINT)"}
+AGGREGATES: tuple[type[Aggregate], ...] = (Account, ApiKey, Job, Ledger, Loom, PlatformSettings)
+COLUMN_TYPES: dict[Any, str] = {
+    str: "VARCHAR",
+    int: "BIGINT",
+    float: "DOUBLE",
+    UUID: "VARCHAR",
+    dict[str, int]: "MAP(VARCHAR, BIGINT)",
+    list[str]: "VARCHAR[]",
+    list[int]: "BIGINT[]",
+    list[str | None]: "VARCHAR[]",
+    list[int | None]: "BIGINT[]",
+    list[float | None]: "DOUBLE[]",
+}
 WRAPPED = (UUID,)  # the store writes these as {"_type_": …, "_data_": …}, and a time as well
 COMMON = frozenset(Aggregate.Created.__dataclass_fields__)
 

@@ -191,3 +191,108 @@ CREATE VIEW requests AS SELECT -- what was asked and how it ended, without any t
     resolved_at AS ended_at,
     epoch_ms(resolved_at) - epoch_ms(placed_at) AS duration_ms,
 FROM holds;
+
+CREATE TABLE planted_looms ( -- part of `looms`
+    loom_id VARCHAR NOT NULL,
+    account_id VARCHAR NOT NULL,
+    key_id VARCHAR NOT NULL,
+    model VARCHAR NOT NULL,
+    version BIGINT NOT NULL,
+    created_at TIMESTAMP NOT NULL,
+    deleted_at TIMESTAMP,
+);
+
+CREATE TABLE loom_branches ( -- what was asked of a Loom at once, under one Hold
+    branch_id VARCHAR NOT NULL, -- branch_…
+    loom_id VARCHAR NOT NULL,
+    account_id VARCHAR NOT NULL,
+    key_id VARCHAR NOT NULL,
+    model VARCHAR NOT NULL, -- id in the catalogue
+    hold_id VARCHAR NOT NULL, -- placed when it was asked for, resolved when it ended: joins it to `charges`
+    request_id VARCHAR NOT NULL,
+    parent_id VARCHAR NOT NULL, -- the Node that it continues
+    parent_token BIGINT, -- after so many tokens of it; null: after all
+    nodes BIGINT NOT NULL,
+    path_tokens BIGINT NOT NULL, -- in front of its Nodes
+    status VARCHAR NOT NULL, -- pending, running, done, failed or cancelled
+    runs BIGINT NOT NULL, -- how often it was started
+    failed_tries BIGINT NOT NULL, -- that were tried again
+    error_code VARCHAR, -- of a failed one
+    asked_at TIMESTAMP NOT NULL,
+    ended_at TIMESTAMP,
+);
+
+CREATE TABLE made_nodes ( -- part of `loom_nodes`
+    node_id VARCHAR NOT NULL,
+    loom_id VARCHAR NOT NULL,
+    branch_id VARCHAR,
+    parent_id VARCHAR,
+    parent_token BIGINT,
+    depth BIGINT NOT NULL,
+    model VARCHAR,
+    tokens BIGINT,
+    tokens_before BIGINT NOT NULL,
+    logprob DOUBLE,
+    logprob_before DOUBLE,
+    finish_reason VARCHAR,
+    made_at TIMESTAMP NOT NULL,
+    deleted_at TIMESTAMP,
+);
+
+CREATE VIEW loom_nodes AS SELECT -- continuations, and the roots that they begin with, without any text
+    node_id, -- node_…
+    made_nodes.loom_id AS loom_id,
+    made_nodes.parent_id AS parent_id, -- null: the root
+    made_nodes.parent_token AS parent_token, -- it continues after so many tokens of its parent; null: after all
+    depth, -- the root's is 0
+    branch_id, -- null: the root, or imported
+    hold_id, -- of its Branch: joins it to `charges`
+    made_nodes.model AS model, -- id in the catalogue
+    coalesce(status, 'done') AS status, -- pending, running, done, failed or cancelled
+    tokens, -- its own; null until it is done
+    tokens_before + tokens AS path_tokens, -- from the root to its end
+    logprob, -- of its own tokens; null: not asked for
+    logprob_before + logprob AS path_logprob, -- of all generated tokens to its end; null: not known of each
+    finish_reason,
+    made_at,
+    deleted_at,
+FROM made_nodes LEFT JOIN loom_branches USING (branch_id);
+
+CREATE VIEW loom_paths AS -- the Nodes from the root to each
+WITH RECURSIVE paths AS (
+    SELECT node_id, loom_id, [node_id] AS path FROM made_nodes WHERE parent_id IS NULL
+    UNION ALL
+    SELECT made_nodes.node_id, made_nodes.loom_id, list_append(path, made_nodes.node_id)
+    FROM made_nodes JOIN paths ON made_nodes.parent_id = paths.node_id
+)
+SELECT
+    node_id,
+    loom_id,
+    path, -- ids, the root's first and its own last
+FROM paths;
+
+CREATE VIEW looms AS SELECT -- trees of continuations, and what they cost
+    loom_id, -- loom_…
+    account_id,
+    key_id, -- that made it
+    model, -- whose tokenizer made the root's tokens
+    version, -- how many changes it has had
+    coalesce(nodes, 0) AS nodes, -- that are there
+    coalesce(deleted_nodes, 0) AS deleted_nodes,
+    coalesce(depth, 0) AS depth, -- of its deepest Node
+    coalesce(charged_tokens, 0) AS charged_tokens, -- of all its Branches
+    coalesce(charged_pico_usd, 0) AS charged_pico_usd, -- 10⁻¹² dollars, exact
+    created_at,
+    deleted_at,
+FROM planted_looms
+LEFT JOIN (
+    SELECT
+        loom_id, count(*) FILTER (deleted_at IS NULL) AS nodes, count(deleted_at) AS deleted_nodes, max(depth) AS depth
+    FROM made_nodes GROUP BY loom_id
+) USING (loom_id)
+LEFT JOIN (
+    SELECT
+        loom_id, sum(charges.charged_tokens)::BIGINT AS charged_tokens,
+        sum(charges.charged_pico_usd)::BIGINT AS charged_pico_usd
+    FROM loom_branches JOIN charges USING (hold_id) GROUP BY loom_id
+) USING (loom_id);

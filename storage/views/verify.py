@@ -17,9 +17,11 @@ import pyarrow as pa
 from acs.events.account import Account
 from acs.events.api_key import ApiKey
 from acs.events.hold import Hold, HoldStatus
-from acs.events.ids import ACCOUNT, JOB, KEY, show
-from acs.events.job import Job
+from acs.events.ids import ACCOUNT, JOB, KEY, LOOM, show
+from acs.events.job import Job, JobStatus
 from acs.events.ledger import Ledger
+from acs.events.loom import Loom
+from acs.events.loom_tree import NODE_STATUS, NodeRecord
 from acs.events.platform_settings import PlatformSettings
 from acs.storage.event_store import EventStore
 from acs.storage.views.database import ViewsDatabase
@@ -36,6 +38,9 @@ IDENTITY = {  # what tells rows of a table apart
     "key_ledgers": ("account_id", "month", "key_id"),
     "holds": ("hold_id",),
     "jobs": ("job_id",),
+    "planted_looms": ("loom_id",),
+    "loom_branches": ("branch_id",),
+    "made_nodes": ("node_id",),
     "late_settlements": ("hold_id", "asked_as", "noted_at"),
 }
 # The days, from the Holds as the events have them.
@@ -95,7 +100,7 @@ def _compared(cursor: Any, table: str, identity: tuple[str, ...]) -> Iterator[Di
 
 
 def _replayed(store: EventStore, until: int) -> Iterator[tuple[str, Row]]:
-    """(table, row): each Hold when it has ended; at the end all else."""
+    """(table, row): each Hold when it has ended, each Node when it was deleted; at the end all else."""
     aggregates: dict[UUID, Any] = {}
     event: Any
     aggregate: Any
@@ -113,6 +118,11 @@ def _replayed(store: EventStore, until: int) -> Iterator[tuple[str, Row]]:
             case Ledger.LateSettlementNoted() if aggregate is not None:
                 _follow(position, event, aggregate)
                 yield "late_settlements", _late(aggregate, event)
+            case Loom.NodesDeleted() | Loom.Deleted() if aggregate is not None:
+                nodes = dict(aggregate.record.nodes)
+                _follow(position, event, aggregate)
+                for node_id in nodes.keys() - aggregate.record.nodes.keys():
+                    yield "made_nodes", _node(aggregate, node_id, nodes[node_id], _utc(event.timestamp))
             case _:
                 aggregates[event.originator_id] = _follow(position, event, aggregate)
     for aggregate in aggregates.values():
@@ -191,6 +201,43 @@ def _job(job: Job) -> Row:
     }
 
 
+def _node(loom: Loom, node_id: str, node: NodeRecord, deleted_at: datetime | None) -> Row:
+    return {
+        "node_id": node_id,
+        "loom_id": show(LOOM, loom.id),
+        "branch_id": node.branch_id,
+        "parent_id": node.parent_id,
+        "parent_token": node.parent_token,
+        "deleted_at": deleted_at,
+    }
+
+
+def _loom(loom: Loom) -> Iterator[tuple[str, Row]]:
+    record, loom_id = loom.record, show(LOOM, loom.id)
+    planted = {"loom_id": loom_id, "account_id": record.account_id, "model": record.model, "version": loom.version}
+    yield "planted_looms", planted
+    for branch_id, branch in record.branches.items():
+        cancelled = branch.status is JobStatus.CANCELLED
+        yield (
+            "loom_branches",
+            {
+                "branch_id": branch_id,
+                "loom_id": loom_id,
+                "account_id": branch.account_id,
+                "key_id": branch.key_id,
+                "model": branch.model,
+                "hold_id": branch.hold_id,
+                "request_id": branch.request_id,
+                "nodes": len(branch.node_ids),
+                "status": "cancelled" if cancelled else NODE_STATUS[branch.status],
+                "runs": branch.runs,
+                "failed_tries": branch.failed_tries,
+            },
+        )
+    for node_id, node in record.nodes.items():
+        yield "made_nodes", _node(loom, node_id, node, None)
+
+
 def _rows_of(aggregate: Any) -> Iterator[tuple[str, Row]]:
     match aggregate:
         case Account():
@@ -205,6 +252,8 @@ def _rows_of(aggregate: Any) -> Iterator[tuple[str, Row]]:
             yield "keys", row | {"budget_tokens": aggregate.budget_tokens}
         case Job():
             yield "jobs", _job(aggregate)
+        case Loom():
+            yield from _loom(aggregate)
         case PlatformSettings():
             yield "platform_settings", {"spend_limit_micro_usd": aggregate.spend_limit_micro_usd}
         case Ledger():

@@ -134,6 +134,7 @@ async def running_api(
             ledger.client(),
             Blobs(Path(folder) / "answers", 1e6),
             ledger.job_blobs,
+            ledger.loom_blobs,
             ledger.harvest_plans,
             Store.at(str(Path(folder) / "harvests")),
             Links(b"secret" * 6, "http://api"),

@@ -29,7 +29,7 @@ class Front:
     def __init__(self):
         blobs = Blobs(Path(), 1)
         files, links = Store.at("/nonexistent"), Links(b"", "http://api")
-        parts = KeyBook(lease_s=1), {}, LedgerClient(nowhere), blobs, blobs, blobs, files, links
+        parts = KeyBook(lease_s=1), {}, LedgerClient(nowhere), blobs, blobs, blobs, blobs, files, links
         self.app = create_app(Services(Limits(), *parts))
 
     async def __call__(self, scope, receive, send):

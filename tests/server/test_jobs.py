@@ -8,7 +8,6 @@ import collections
 import contextlib
 import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -16,21 +15,16 @@ from pathlib import Path
 
 import httpx
 import pytest
-from server.running import Server, start_server
+from server.killing import INGRESS, LEDGER, RECOVERY_S, REPLICA, RUNNER, SERVER, Killed
 from server.waiting import within
 
 from acs.events.ids import JOB, show
 from acs.events.job import Job
 from acs.events.ledger import Ledger
-from acs.platform.settings import SHIPPED_CATALOGUES
-from acs.storage.event_store import open_event_store
 
 pytestmark = pytest.mark.server
 
-# What is killed: a part of its command line.
-RUNNER, REPLICA, LEDGER, INGRESS = "ServeReplica:jobs:", "ServeReplica:model-", "LedgerActor", "ServeReplica:api:"
-SERVER = "the whole server"
-RECOVERY_S = 300
+PATH = "/completion-jobs"
 ENDS = (Job.Succeeded, Job.Failed, Job.Cancelled)
 RESOLVED = (Ledger.HoldSettled, Ledger.HoldReleased, Ledger.HoldExpired)
 
@@ -64,59 +58,26 @@ class Submitting:
             body = {"model": "fake", "prompt": key, "max_tokens": 1 + number % 40}
             while not self._over.is_set():
                 with contextlib.suppress(httpx.TransportError):
-                    answer = self._world.ask("POST", "", json=body, headers={"Idempotency-Key": key})
+                    answer = self._world.ask("POST", PATH, json=body, headers={"Idempotency-Key": key})
                     if answer.status_code == 202:
                         self.ids.append(answer.json()["id"])
                         if number % 7 == 0:
-                            self._world.ask("POST", f"/{self.ids[-1]}/cancel")
+                            self._world.ask("POST", f"{PATH}/{self.ids[-1]}/cancel")
                         break
                     assert answer.status_code in (409, 429, 502, 503), answer.text
                 time.sleep(0.1)
 
 
-class World:
-    def __init__(self, folder: Path, models_dir: Path) -> None:
-        self._folder = folder
-        fake = (SHIPPED_CATALOGUES / "fake.toml").read_text()
-        slow = fake.replace("max_model_len = 2048", "max_model_len = 2048, step_s = 0.01")
-        (folder / "slow.toml").write_text(slow.replace("target_ongoing = 64", "target_ongoing = 16"))
-        self._env = {"ACS_MODELS": str(models_dir), "ACS_LIMIT_JOB_RETRY_S": "0.5", "ACS_LIMIT_OWNER_LEASE_S": "3"}
-        self.server = self._start()
-
-    def _start(self) -> Server:
-        return start_server(self._folder / "data", catalogue=str(self._folder / "slow.toml"), env=self._env)
-
-    def ask(self, method: str, path: str, **fields: object) -> httpx.Response:
-        headers = {**self.server.headers, **fields.pop("headers", {})}  # type: ignore[dict-item]
-        return httpx.request(
-            method,
-            f"{self.server.v1}/completion-jobs{path}",
-            headers=headers,
-            timeout=20,
-            **fields,  # type: ignore[arg-type]
-        )
-
-    def kill(self, what: str) -> None:
-        if what == SERVER:
-            self.server.process.kill()
-            self.server.process.wait()
-            self.server = self._start()
-        else:
-            (victim, *_) = within(RECOVERY_S, lambda: self.server.named(what))
-            os.kill(victim.pid, signal.SIGKILL)
-
+class World(Killed):
     def finished(self) -> bool:
         with contextlib.suppress(httpx.TransportError):
-            pages = [self.ask("GET", f"?limit=1&status={status}") for status in ("queued", "running")]
+            pages = [self.ask("GET", f"{PATH}?limit=1&status={status}") for status in ("queued", "running")]
             return all(page.status_code == 200 and not page.json()["data"] for page in pages)
         return False
 
     def judge(self, ids: list[str]) -> collections.Counter[str]:
         """By the events; how the Jobs ended."""
-        self.server.stop()
-        store = open_event_store(self._folder / "data" / "events.sqlite")
-        events = [event for _, event in store.read_log(0)]
-        store.close()
+        events = self.events()
         ends = {kind: [e for e in events if isinstance(e, kind)] for kind in (Job.Created, ENDS, RESOLVED)}
         submitted = {show(JOB, event.originator_id): event for event in ends[Job.Created]}
         ended = {show(JOB, event.originator_id): event for event in ends[ENDS]}

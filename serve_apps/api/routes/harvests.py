@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from acs.events.harvest import HarvestStatus, Terms
 from acs.events.ids import HARVEST, HOLD, made_at, show, uuid7
-from acs.platform.completions.charge import ClientGone
 from acs.platform.errors import ApiError, PartUnavailable
 from acs.platform.harvests.client import HarvestClient
 from acs.platform.harvests.estimate import estimate_of
@@ -25,7 +24,7 @@ from acs.platform.jobs.stored import request_blob
 from acs.platform.ledger.contract import Caller, IdempotencyKey, Open
 from acs.platform.ledger.harvest_contract import HarvestView
 from acs.serve_apps.api import http
-from acs.serve_apps.api.hang_up import until_gone
+from acs.serve_apps.api.hang_up import unless_gone
 from acs.serve_apps.api.routes.listing import after_of, flag, limit_of, status_of, whole_number
 from acs.storage.blobs import BlobUnavailable
 from acs.storage.shards.layout import MANIFEST, STATS
@@ -76,7 +75,8 @@ async def get_harvest(request: Request) -> Response:
     """With `wait`, once its status has changed."""
     caller = await http.caller_of(request)
     wait_s = whole_number(request, "wait", 0, WAIT_MOST_S, 0)
-    harvest, declined = await _unless_gone(request, caller, wait_s)
+    waiting = _harvests(request).wait(caller, request.path_params["job_id"], wait_s)
+    harvest, declined = await unless_gone(request, waiting)  # others have the place of one that hangs up
     shown = harvest_object(harvest, http.services_of(request).links)
     return await http.json_answer(request, shown, headers=DECLINED if declined else {})
 
@@ -198,17 +198,3 @@ def _iso(moment: datetime) -> str:
 
 def _harvests(request: Request) -> HarvestClient:
     return HarvestClient(http.services_of(request).ledger.asks)
-
-
-async def _unless_gone(request: Request, caller: Caller, wait_s: int) -> tuple[HarvestView, bool]:
-    """Raises ClientGone when the client hangs up while it waits: others have its place then."""
-    waiting = asyncio.ensure_future(_harvests(request).wait(caller, request.path_params["job_id"], wait_s))
-    gone = asyncio.ensure_future(until_gone(request.receive))
-    try:
-        await asyncio.wait([waiting, gone], return_when=asyncio.FIRST_COMPLETED)
-        if waiting.done():
-            return waiting.result()
-        raise ClientGone()
-    finally:
-        gone.cancel()
-        waiting.cancel()

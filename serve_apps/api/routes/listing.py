@@ -19,10 +19,7 @@ def limit_of(request: Request) -> int:
 
 def after_of(request: Request, kind: str, what: str) -> str | None:
     """The id of this kind after which the list goes on; `what` it is the id of. Raises InvalidRequest."""
-    given = one(request, "after")
-    if given is not None and parse(kind, given) is None:
-        raise InvalidRequest(f"after is {given[:40]!r}, which is no id of a {what}.", param="after")
-    return given
+    return id_of(request, "after", kind, what)
 
 
 def status_of(request: Request, statuses: Iterable[str]) -> str | None:
@@ -38,9 +35,17 @@ def whole_number(request: Request, name: str, low: int, high: int, default: int)
     given = one(request, name)
     if given is None:
         return default
-    if not (given.isascii() and given.isdecimal() and len(given) <= 3 and low <= int(given) <= high):
+    if not (given.isascii() and given.isdecimal() and len(given) <= len(str(high)) and low <= int(given) <= high):
         raise InvalidRequest(f"{name} is {given[:40]!r}; it must be a whole number from {low} to {high}.", param=name)
     return int(given)
+
+
+def id_of(request: Request, name: str, kind: str, what: str) -> str | None:
+    """Raises InvalidRequest for what is no id of this kind."""
+    given = one(request, name)
+    if given is not None and parse(kind, given) is None:
+        raise InvalidRequest(f"{name} is {given[:40]!r}, which is no id of a {what}.", param=name)
+    return given
 
 
 def flag(request: Request, name: str) -> bool:

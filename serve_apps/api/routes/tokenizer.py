@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
-from pydantic import FailFast, Field, ValidationError
+from pydantic import FailFast, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from acs.platform.completions.body import Body, faults_of, shown
+from acs.platform.completions.body import Body, parse_body, shown
 from acs.platform.completions.plan import find_model, tokenise
 from acs.platform.completions.served import ServedModel
 from acs.platform.errors import InvalidRequest
 from acs.serve_apps.api import http
 
-B = TypeVar("B", bound=Body)
 TokenId = Annotated[int, Field(ge=0)]
 DECODE_INLINE_TOKENS = 10_000  # about 1 ms; more are decoded beside the event loop
 
@@ -32,18 +31,8 @@ class DetokenizeRequest(Body):
     tokens: Annotated[list[TokenId], FailFast()] = Field(description="Token ids.", examples=[[504, 6376, 314]])
 
 
-def _parse(kind: type[B], body: Any) -> B:
-    if not isinstance(body, dict):
-        raise InvalidRequest("The body must be a JSON object.")
-    try:
-        return kind.model_validate(body)
-    except ValidationError as error:
-        first = faults_of(error)[0]
-        raise InvalidRequest(f"{first.path} {first.message}.", param=first.path) from None
-
-
 async def tokenize(request: Request) -> Response:
-    _, wanted = await http.admit(request, lambda body: _parse(TokenizeRequest, body))
+    _, wanted = await http.admit(request, lambda body: parse_body(TokenizeRequest, body))
     model = find_model(http.services_of(request).models, wanted.model)
     (ids,) = await tokenise(model, [wanted.prompt], wanted.add_special_tokens is not False)
     texts = model.tokenizer.token_texts
@@ -57,7 +46,7 @@ async def tokenize(request: Request) -> Response:
 
 
 async def detokenize(request: Request) -> Response:
-    _, wanted = await http.admit(request, lambda body: _parse(DetokenizeRequest, body))
+    _, wanted = await http.admit(request, lambda body: parse_body(DetokenizeRequest, body))
     model = find_model(http.services_of(request).models, wanted.model)
     beyond = [token_id for token_id in wanted.tokens if token_id >= model.tokenizer.vocab_size]
     if beyond:

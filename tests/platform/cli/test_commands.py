@@ -117,6 +117,7 @@ def test_limits_prints_the_table_with_what_the_environment_sets(monkeypatch, acs
     [
         *(["account", verb] for verb in ("create", "list", "suspend", "restore")),
         *(["key", verb] for verb in ("create", "list", "rename", "disable", "enable", "revoke")),
+        *(["loom", verb] for verb in ("new", "list", "branch", "show", "export", "import")),
         *(["job", verb] for verb in ("submit", "list", "show", "wait", "result", "cancel")),
         *([word] for word in ("usage", "events", "query", "export", "verify", "limits")),
     ],

@@ -31,7 +31,9 @@ class World:
     async def start(self):
         self.context = local_ledger(self.folder, clock=self.clock, limits=self.limits, slots=self.slots)
         self.ledger = self.context.__enter__()
-        self.front = Front(self.ledger.desk, self.ledger.job_desk, self.ledger.harvest_desk, LEASE_S, self.clock)
+        ledger = self.ledger
+        desks = ledger.desk, ledger.job_desk, ledger.harvest_desk, ledger.loom_desk
+        self.front = Front(*desks, LEASE_S, self.clock)
         self.port = await self.front.listen("127.0.0.1", "secret")
         self.alive = True
 

@@ -22,7 +22,7 @@ async def test_an_ingress_that_opens_a_new_link_is_heard_on_no_older_one(tmp_pat
         return await frames.connect("127.0.0.1", port, Hello("secret", "ingress_1"), replies, on_replies, on_lost)
 
     with local_ledger(tmp_path) as ledger:
-        front = Front(ledger.desk, ledger.job_desk, ledger.harvest_desk, 10, MonotonicClock())
+        front = Front(ledger.desk, ledger.job_desk, ledger.harvest_desk, ledger.loom_desk, 10, MonotonicClock())
         port = await front.listen("127.0.0.1", "secret")
         first = await link()
         first.send(command)

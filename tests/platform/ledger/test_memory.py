@@ -86,12 +86,7 @@ async def test_a_checkpoint_that_cannot_be_used_is_passed_over(tmp_path, until, 
         await life(ledger, until)
         if callable(content):  # one of a log that went further than this one
             memory = ledger.memory
-            content(
-                path,
-                10**6,
-                memory.table,
-                checkpoint.encode_books(memory.books, memory.repeats, memory.jobs, memory.harvests),
-            )
+            content(path, 10**6, memory.table, memory.encoded())
         else:
             path.write_bytes(content)
         assert facts(again(tmp_path)) == facts(ledger.memory)
