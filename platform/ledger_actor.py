@@ -29,6 +29,7 @@ from acs.platform.ledger.job_desk import JobDesk
 from acs.platform.ledger.job_runs import JobRuns
 from acs.platform.ledger.local_key import ensure_local_key
 from acs.platform.ledger.loom_desk import LoomDesk
+from acs.platform.ledger.looms import Looms
 from acs.platform.ledger.memory import Memory, recall
 from acs.platform.ledger.service import LedgerService
 from acs.platform.ledger.traffic import Traffic
@@ -41,6 +42,7 @@ from acs.storage.event_store import open_event_store
 NAME = "ledger"
 CONCURRENT_CALLS = 10_000  # each ingress keeps one watch open
 SWEEP_PAUSE_S = 600.0
+UNTOLD_S = 86_400.0  # no Branch runs as long, and no ledger is away as long
 
 
 class LedgerActor:
@@ -117,6 +119,7 @@ class LedgerActor:
         self._endpoint = host, await front.listen(host, self._secret), self._secret
         self._tending = asyncio.create_task(front.tend())
         self._sweeping = asyncio.create_task(_sweep(answers_of(self._settings), jobs, plans))
+        self._sweeping_looms = asyncio.create_task(_sweep_looms(looms, memory.looms))
         self._door = await admin.serve(door, service)
         return service
 
@@ -127,6 +130,13 @@ async def _sweep(*folders: Blobs) -> None:
         for blobs in folders:
             await asyncio.to_thread(blobs.sweep)
         await asyncio.sleep(SWEEP_PAUSE_S)
+
+
+async def _sweep_looms(blobs: Blobs, looms: Looms) -> None:
+    """For ever: erase what was written for a Loom that was never told of it, such as by a runner that died."""
+    while True:
+        await asyncio.sleep(SWEEP_PAUSE_S)
+        await asyncio.to_thread(blobs.sweep_others, looms.addresses(), UNTOLD_S)
 
 
 def _now() -> datetime:

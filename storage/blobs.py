@@ -11,7 +11,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -96,6 +96,17 @@ class Blobs:
         """Erase what has been kept long enough, and drafts of writers that died; returns how many."""
         oldest = time.time() - self._kept_s
         old = [path for path in self._folder.glob("??/*") if path.stat().st_mtime < oldest]
+        for path in old:
+            path.unlink(missing_ok=True)
+        return len(old)
+
+    def sweep_others(self, needed: Set[str], older_than_s: float) -> int:
+        """Erase what is not among the `needed` addresses and was put longer ago than that, drafts included: left by
+        processes that died before anybody was told of it. Returns how many.
+        """
+        oldest = time.time() - older_than_s
+        others = [path for path in self._folder.glob("??/*") if path.name not in needed]
+        old = [path for path in others if path.stat().st_mtime < oldest]
         for path in old:
             path.unlink(missing_ok=True)
         return len(old)

@@ -92,6 +92,7 @@ class Delta(msgspec.Struct, array_like=True, tag=1, frozen=True):
     or what may become a stop string, is incomplete. A whole answer without logprobs has one text for all its tokens.
 
     finish_reason: "length", "stop", "abort" (the request was aborted: what it had generated until then), or None.
+    cached_tokens: of the prompt, that the engine had read before; known in the choice's last Delta.
     """
 
     index: int
@@ -99,6 +100,7 @@ class Delta(msgspec.Struct, array_like=True, tag=1, frozen=True):
     texts: list[str]
     logprobs: LogprobRows | None = None
     finish_reason: str | None = None
+    cached_tokens: int = 0
 
 
 class PromptRows(msgspec.Struct, array_like=True, tag=2, frozen=True):

@@ -2,7 +2,8 @@
 
 Which replicas run is Serve's knowledge: `directory` asks for it (in production `DeploymentHandle.broadcast`, see
 `acs.serve_apps.api.ingress`). The pool keeps one connection to each and gives a request to the one with the fewest
-unfinished choices of ours. A connection that breaks fails its requests at once, by the contract's word.
+unfinished choices of ours, or to one that has read the beginning of its prompt and is not much busier. A connection
+that breaks fails its requests at once, by the contract's word.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from acs.platform.inference import wire
+from acs.platform.inference.affinity import Affinity
 from acs.platform.inference.contract import Delta, EngineStatus, Failed, Generate, Piece, Sink
 
 log = logging.getLogger("ray.serve")
@@ -56,6 +58,7 @@ class RemoteEngine:
         self._waiting: dict[str, _Running] = {}  # for a replica to wake
         self._requests: dict[str, _Running] = {}
         self._known: dict[Address, EngineStatus] = {}
+        self._affinity: Affinity[Address] = Affinity()
         self._had_replica = False
         self._refreshing = asyncio.Lock()
         self._waking: asyncio.Task[None] | None = None
@@ -65,9 +68,8 @@ class RemoteEngine:
     def submit(self, request: Generate, sink: Sink) -> None:
         running = _Running(request, sink, len(request.prompts) * request.n)
         self._requests[request.request_id] = running
-        replica = min(self._replicas.values(), key=lambda replica: replica.choices, default=None)
-        if replica is not None:
-            self._give(running, replica)
+        if self._replicas:
+            self._give(running, self._chosen(request))
         elif self._scales_to_zero:
             self._waiting[request.request_id] = running
             if self._waking is None:
@@ -145,6 +147,10 @@ class RemoteEngine:
             self._waking = None
 
     # -- requests
+
+    def _chosen(self, request: Generate) -> _Replica:
+        in_hand = {address: replica.choices for address, replica in self._replicas.items()}
+        return self._replicas[self._affinity.choose(request.prompts[0], in_hand)]
 
     def _give(self, running: _Running, replica: _Replica) -> None:
         running.replica = replica

@@ -153,7 +153,10 @@ class Looms:
     def unwanted(self, told: Finish) -> list[str]:
         """Of the blobs that came with the end of a run, those that no Node has, perhaps because it was deleted."""
         loom_id = self._of_branch.get(told.job_id)
-        wanted = addresses_of(self._records[loom_id]) if loom_id is not None else set()
+        if loom_id is None:
+            return told.addresses
+        nodes = [node for id in self[told.job_id].node_ids if (node := self._records[loom_id].nodes.get(id))]
+        wanted = {node.content_sha256 for node in nodes} | {self[told.job_id].error_sha256 if nodes else None}
         return [sha256 for sha256 in told.addresses if sha256 not in wanted]
 
     def cancel(self, branch_id: str, reason: str, now: datetime) -> Sequence[Event]:

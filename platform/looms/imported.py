@@ -79,6 +79,9 @@ def _content(node: ImportedNode, path: list[int], tokenizer: ModelTokenizer, mod
             param=f"{where}.token_ids",
         )
     text = tokenizer.settled([*path, *ids])[len(tokenizer.settled(path)) :]
+    spelled = [tokenizer.encode(node.text or "", add_special_tokens=special) for special in (True, False)]
+    if not path and node.text and ids in spelled:
+        text = node.text  # as it was sent: a prompt may spell special tokens out
     if node.text is not None and node.text != text:
         raise InvalidRequest(
             f"{where}.text is not what its tokens add to the path's text with the tokenizer of {model_id}.",

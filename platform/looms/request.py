@@ -108,6 +108,8 @@ class Branching:
 
 def parse_loom(body: object) -> LoomRequest:
     """Raises InvalidRequest."""
+    if isinstance(body, dict):  # null is the same as leaving a field out
+        body = {name: value for name, value in body.items() if value is not None}
     request = parse_body(LoomRequest, body)
     if (request.prompt is None) == (request.nodes is None):
         raise InvalidRequest("Either prompt or nodes is required, and not both.", param="prompt")

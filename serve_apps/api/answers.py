@@ -165,6 +165,7 @@ class NodeUsage(Shape):
     prompt_tokens: int = Field(description="Of the path before it; a Branch pays for them once.")
     completion_tokens: int
     total_tokens: int
+    cached_tokens: int = Field(description="Of the path, that the engine had read before.")
 
 
 class Node(Shape):

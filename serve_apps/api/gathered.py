@@ -19,6 +19,7 @@ class ChoiceParts:
     texts: list[str] = field(default_factory=list)
     rows: list[LogprobRows] = field(default_factory=list)
     finish_reason: str | None = None
+    cached_tokens: int = 0
     captured: Captured | None = None
 
 
@@ -43,7 +44,7 @@ class Gathered:
             choice.texts += piece.texts
             if piece.logprobs is not None:
                 choice.rows.append(piece.logprobs)
-            choice.finish_reason = piece.finish_reason
+            choice.finish_reason, choice.cached_tokens = piece.finish_reason, piece.cached_tokens
         elif isinstance(piece, Captured):
             self.choices[piece.index].captured = piece
         elif isinstance(piece, PromptRows):

@@ -145,7 +145,8 @@ class Collector:
         if self._whole and completion.finish_reason is None:
             return
         rows = pack_rows(self._rows) if self._rows else None
-        delta = Delta(self._index, self._token_ids, self._texts, rows, completion.finish_reason)
+        cached = (output.num_cached_tokens or 0) if completion.finish_reason is not None else 0
+        delta = Delta(self._index, self._token_ids, self._texts, rows, completion.finish_reason, cached)
         self._token_ids, self._texts, self._rows = [], [], []
         if self._tapped is not None and self._tapped.captures and completion.finish_reason != "abort":
             self._fan.emit_captured(self._tapped, delta)

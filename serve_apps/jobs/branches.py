@@ -41,7 +41,12 @@ def _content(
         text=text,
         token_ids=choice.token_ids,
         finish_reason=choice.finish_reason,
-        usage={"prompt_tokens": path_tokens, "completion_tokens": own, "total_tokens": path_tokens + own},
+        usage={
+            "prompt_tokens": path_tokens,
+            "completion_tokens": own,
+            "total_tokens": path_tokens + own,
+            "cached_tokens": choice.cached_tokens,
+        },
         logprobs=_logprobs(choice.rows, tokenizer.token_texts) if logprobs else None,
     )
 

@@ -50,7 +50,7 @@ async def test_a_branch_is_answered_with_its_pending_nodes_which_are_then_done(l
     for before, after in zip(pending, done, strict=True):
         assert len(after["token_ids"]) == 3
         assert (after["status"], after["finish_reason"]) == ("done", "length")
-        assert after["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9}
+        assert after["usage"] == {"prompt_tokens": 6, "completion_tokens": 3, "total_tokens": 9, "cached_tokens": 0}
         stays = ("id", "parent_id", "parent_token", "model", "sampling", "created_at", "logprobs", "error")
         assert [after[name] for name in stays] == [before[name] for name in stays]
 
@@ -352,6 +352,16 @@ async def test_a_loom_imported_from_another_is_the_same_and_grows_on(looms):
     assert ours["token_ids"] == theirs["token_ids"]
     asked = looms.events(Loom.BranchAsked)
     assert asked[-1].path_logprob == asked[-2].path_logprob == -11.0 - 5.5 * 3  # the fake engine's, token by token
+
+
+async def test_a_prompt_that_spells_special_tokens_out_is_imported_as_it_was_sent(looms):
+    tokenizer = looms.api.services.models["toy"].tokenizer
+    special = tokenizer.token_texts[0]
+    loom_id, _ = await looms.plant(f"{special}The sky")
+    exported = await looms.loom(loom_id)
+    answer = await looms.http.post("/v1/looms", json={"prompt": None, "nodes": exported["nodes"]})
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["nodes"][0]["text"] == exported["nodes"][0]["text"] == f"{special}The sky"
 
 
 async def test_texts_alone_are_tokenised_segment_by_segment(looms):

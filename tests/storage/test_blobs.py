@@ -98,3 +98,15 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(blobs, tmp_path, mo
     with pytest.raises(BlobUnavailable, match="No space left"):
         blobs.put(b"an answer")
     assert files(tmp_path) == []
+
+
+def test_what_nobody_needs_is_swept_when_it_is_old(blobs, tmp_path):
+    needed, other, young = (blobs.put(data) for data in (b"needed", b"other", b"young"))
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.name != young.sha256:
+            os.utime(path, (0, 0))
+    assert blobs.sweep_others({needed.sha256}, older_than_s=60) == 1
+    assert blobs.get(needed.sha256) == b"needed"
+    assert blobs.get(young.sha256) == b"young"
+    with pytest.raises(BlobUnavailable):
+        blobs.get(other.sha256)

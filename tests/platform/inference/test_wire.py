@@ -177,6 +177,27 @@ async def test_requests_go_to_the_replica_with_the_fewest_choices(replicas, unti
         engine.abort(f"r{number}")
 
 
+async def test_what_begins_alike_goes_to_the_same_replica_while_it_is_not_much_busier(replicas, until):
+    engines = [await replicas.start() for _ in range(3)]
+    engine = remote(replicas)
+    await engine.refresh()
+    paths = [[number] * 200 for number in range(6)]
+    for depth in range(3):
+        for number, path in enumerate(paths):
+            prompt = path + list(range(50 * depth))
+            await ended(engine, Generate(f"{number}-{depth}", [prompt], 2, Sampling(max_tokens=1)))
+    for path in paths:
+        readers = [sum(asked.prompts[0][:200] == path for asked in one.asked) for one in engines]
+        assert sorted(readers) == [0, 0, 3]
+    for one in engines:
+        one.step_s = 60
+    for number in range(24):
+        engine.submit(Generate(f"much-{number}", [paths[0]], 2, Sampling(max_tokens=1)), lambda piece: None)
+    await until(lambda: sum(len(one.asked) for one in engines) == 18 + 24)
+    loads = sorted(one.status().running for one in engines)
+    assert loads[-1] - loads[0] <= 16 + 2
+
+
 async def test_what_is_too_much_for_one_frame_travels_in_several_and_in_order(replicas, monkeypatch):
     """As when a thousand long choices with log probabilities end in one step of the engine."""
     await replicas.start()
