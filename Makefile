@@ -27,6 +27,7 @@ bench: setup
 	$(BIN)/python benchmarks/tap_alone.py
 	$(BIN)/python benchmarks/activations.py
 	$(BIN)/python benchmarks/activations_http.py
+	$(BIN)/python benchmarks/loom.py
 
 setup:
 	@scripts/setup

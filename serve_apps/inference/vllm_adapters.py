@@ -1,4 +1,4 @@
-"""The four places where vLLM 0.32 is told to do less, each with its reason. Everything else uses vLLM as it comes.
+"""The five places where vLLM 0.32 is told to do less, each with its reason. Everything else uses vLLM as it comes.
 
 1. Log probabilities stay arrays. vLLM turns every row into dicts of objects and decodes every token's text on the
    event loop (measured: half a minute for 64 prompt tokens over a whole vocabulary). The ingress knows the vocabulary
@@ -9,16 +9,21 @@
    the border between two tokens' texts is lost.
 4. A seeded request draws nothing in a step whose token is thrown away, as in all but the last step of a long prompt.
    vLLM draws, and then turns the generator back, which a CPU's cannot do: the engine died of it.
+5. A continuation's text does not repeat its prompt. Where the prompt's last bytes are no whole character, vLLM's stream
+   of texts begins with all of it.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from acs.platform.inference.contract import LogprobRows
+from acs.platform.tokenizer import UNFINISHED
 
+CHARACTER_TOKENS = 4  # the most that one character can be spread over: its bytes
 Row = tuple[np.ndarray, np.ndarray, int]  # ids [width], logprobs [width], rank of column 0
 
 
@@ -61,9 +66,35 @@ def pack_rows(rows: list[Row]) -> LogprobRows:
 
 def install_in_front() -> None:
     """In the replica's own process, before its AsyncLLM is made."""
-    from vllm.v1.engine import output_processor
+    from vllm.v1.engine import detokenizer, output_processor
 
     output_processor.LogprobsProcessor = ArrayLogprobs
+    detokenizer.FastIncrementalDetokenizer = continuation_alone()
+
+
+@cache
+def continuation_alone() -> Any:
+    """vLLM's own class, made once, whose texts begin behind the prompt."""
+    from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
+
+    class ContinuationAlone(FastIncrementalDetokenizer):
+        def __init__(self, tokenizer: Any, request: Any) -> None:
+            super().__init__(tokenizer, request)
+            ids = request.prompt_token_ids or []
+            unfinished = self._text_of(ids[-CHARACTER_TOKENS:]).endswith(UNFINISHED)
+            self._repeated = self._text_of(ids).rstrip(UNFINISHED) if unfinished else ""
+
+        def decode_next(self, next_token_id: int) -> str:
+            text: str = super().decode_next(next_token_id)
+            if text and self._repeated:
+                text, self._repeated = text.removeprefix(self._repeated), ""
+            return text
+
+        def _text_of(self, ids: list[int]) -> str:
+            text: str = self.tokenizer.decode(ids, skip_special_tokens=self.skip_special_tokens)
+            return text
+
+    return ContinuationAlone
 
 
 def install_in_worker() -> None:
