@@ -1,5 +1,6 @@
 """Harvests at the ledger: whose turn it is, and what stays of them through a restart."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -70,7 +71,9 @@ class World:
     async def stored(self):
         """What has been answered, once all of it is on disk."""
         while self.desk._commits.busy:
-            await self.desk._commits._running
+            stored = asyncio.Event()
+            self.desk._commits.add((), stored.set)
+            await stored.wait()
         return self.told
 
 
