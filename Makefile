@@ -8,7 +8,7 @@ serve: setup
 	@exec $(BIN)/acs serve
 
 test: setup check
-	$(BIN)/python -m pytest --ignore=tests/tidy -m "not soak"
+	$(BIN)/python -m pytest --ignore=tests/tidy -m "not soak" -n 2 --no-loadscope-reorder
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -148,8 +148,7 @@ def starts(folder: Path, holds: int) -> None:
         past.store(store)
     head = store.head()
     whole = recalled(f"{head} events", store, folder / "none", head)
-    remembered = checkpoint.encode_books(whole.books, whole.repeats, whole.jobs, whole.harvests)
-    checkpoint.write(folder / "young", head, whole.table, remembered)
+    checkpoint.write(folder / "young", head, whole.table, whole.encoded())
     recalled("a checkpoint", store, folder / "young", 0)
     store.close()
 

@@ -4,14 +4,35 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 from server.running import Server, start_server
+from xdist.scheduler import LoadFileScheduling
 
 from acs.platform.catalogue import Catalogue
 from acs.platform.models import prepare
 from acs.platform.settings import SHIPPED_CATALOGUES
+
+
+class ByFile(LoadFileScheduling):  # type: ignore[misc]
+    """`make test` runs two processes: a file's tests stay together, and so do those that share the one server."""
+
+    SHARING = ("activations", "hang_ups", "looms", "real_engine")
+
+    def _split_scope(self, nodeid: str) -> str:
+        shares = nodeid.startswith(("tests/docs/", *(f"tests/server/test_{name}.py" for name in self.SHARING)))
+        return "server" if shares else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long ones begin first."""
+    items.sort(key=lambda item: item.get_closest_marker("server") is None)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +65,7 @@ class LocalLedger:
     harvest_desk: HarvestDesk
     loom_desk: LoomDesk
     traffic: Traffic
+    commits: Commits
     writer: ThreadPoolExecutor
     failures: list[Exception]  # of commits
     job_blobs: Blobs
@@ -86,6 +88,12 @@ class LocalLedger:
         for desk in (self.job_desk, self.harvest_desk):
             desk.runner_came(client.owner, lambda work: client.take([work]))
         client.attach(Line(self, client))
+
+    async def stored(self) -> None:
+        """Returns when all that it was told so far is on disk."""
+        stored = asyncio.Event()
+        self.commits.add((), stored.set)
+        await stored.wait()
 
     def commits_fail_after(self, count: int) -> None:
         """The next `count` batches are stored; what comes after them never is."""
@@ -162,7 +170,7 @@ def local_ledger(
     desks = desk, job_desk, harvest_desk, loom_desk
     blobs = jobs, plans, looms
     try:
-        yield LocalLedger(memory, Accounts(store, memory.table), *desks, traffic, writer, failures, *blobs)
+        yield LocalLedger(memory, Accounts(store, memory.table), *desks, traffic, commits, writer, failures, *blobs)
     finally:
         writer.shutdown()
         store.close()

@@ -15,7 +15,8 @@ RESOLVED = (Ledger.HoldSettled, Ledger.HoldReleased, Ledger.HoldExpired)
 HOWS = [{}, {"stream": True}, {"prompt_logprobs": -1}]
 
 
-def placed(api):
+async def placed(api):
+    await api.ledger.stored()
     return api.ledger.events(Ledger.HoldPlaced)
 
 
@@ -23,7 +24,7 @@ async def resolutions(api, count=1):
     """The events that resolved the Holds, once as many are stored; each Hold by one."""
     await until(lambda: len(api.ledger.events(RESOLVED)) >= count)
     found = api.ledger.events(RESOLVED)
-    assert sorted(event.hold_id for event in found) == sorted(hold.hold_id for hold in placed(api))
+    assert sorted(event.hold_id for event in found) == sorted(hold.hold_id for hold in await placed(api))
     return found
 
 
@@ -48,7 +49,7 @@ async def test_an_answer_is_charged_its_prompt_and_what_was_generated(api, how):
     response = await api.complete(max_tokens=7, user="lab 3", **how)
     assert response.status_code == 200
     (settled,) = await resolutions(api)
-    (hold,) = placed(api)
+    (hold,) = await placed(api)
     assert (hold.prompt_tokens, hold.choices, hold.max_tokens) == (prompt_tokens_of(api), 1, 7)
     assert (settled.prompt_tokens, settled.completion_tokens) == (prompt_tokens_of(api), 7)
     assert (settled.http_status, settled.model, hold.kind, hold.user) == (200, "toy", "completion", "lab 3")
@@ -58,7 +59,7 @@ async def test_an_answer_is_charged_its_prompt_and_what_was_generated(api, how):
 async def test_one_request_takes_one_hold_with_each_prompt_once_and_every_choice(api, stream):
     await api.complete(prompt=["The sky", "The sea is"], n=3, max_tokens=4, stream=stream)
     (settled,) = await resolutions(api)
-    (hold,) = placed(api)
+    (hold,) = await placed(api)
     assert (hold.prompt_tokens, hold.choices) == (prompt_tokens_of(api), 6)
     assert settled.completion_tokens == 24
 
@@ -73,7 +74,7 @@ async def test_an_answer_that_stops_early_gives_the_rest_back(api):
 
 async def test_the_hold_has_the_request_id_of_the_answer(api):
     response = await api.http.post("/v1/completions", json={"model": "toy", "prompt": "x", "max_tokens": 1})
-    assert placed(api)[0].request_id == response.headers["x-request-id"]
+    assert (await placed(api))[0].request_id == response.headers["x-request-id"]
 
 
 @pytest.mark.parametrize("how", HOWS, ids=repr)
@@ -96,7 +97,7 @@ async def test_an_answer_whose_charge_cannot_be_recorded_is_not_given(toy_checkp
 @pytest.mark.parametrize("fields", [{"temperature": 101}, {"model": "nobody"}, {"max_tokens": 10**4}, {"prompt": []}])
 async def test_a_request_that_cannot_be_answered_holds_nothing(api, fields):
     assert (await api.complete(**fields)).status_code == 400
-    assert placed(api) == []
+    assert await placed(api) == []
 
 
 async def test_an_open_breaker_holds_nothing(toy_checkpoint):
@@ -104,7 +105,7 @@ async def test_an_open_breaker_holds_nothing(toy_checkpoint):
         api.engine.fail_next = Failed("vllm_oom", "It failed.")
         await api.complete()
         assert (await api.complete()).json()["error"]["code"] == "circuit_open"
-        assert len(placed(api)) == 1
+        assert len(await placed(api)) == 1
 
 
 async def test_a_key_revoked_on_the_ledger_is_refused_before_its_ingress_has_heard(api):
@@ -114,7 +115,7 @@ async def test_a_key_revoked_on_the_ledger_is_refused_before_its_ingress_has_hea
             api.ledger.accounts.revoke_key(f"key_{key.id.hex}")
     response = await api.complete()
     assert (response.status_code, response.json()["error"]["code"]) == (401, "key_revoked")
-    assert placed(api) == []
+    assert await placed(api) == []
 
 
 # -- budgets
@@ -154,7 +155,7 @@ async def test_not_even_one_token_a_choice_or_fewer_than_min_tokens_is_429(api, 
     response = await api.complete(**fields)
     assert (response.status_code, response.json()["error"]["code"]) == (429, "budget_exceeded")
     assert response.headers["x-should-retry"] == "false"
-    assert placed(api) == []
+    assert await placed(api) == []
 
 
 # -- endings

@@ -1,6 +1,5 @@
 """Harvests at the ledger: whose turn it is, and what stays of them through a restart."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -70,10 +69,8 @@ class World:
 
     async def stored(self):
         """What has been answered, once all of it is on disk."""
-        while self.desk._commits.busy:
-            stored = asyncio.Event()
-            self.desk._commits.add((), stored.set)
-            await stored.wait()
+        while self.ledger.commits.busy:
+            await self.ledger.stored()
         return self.told
 
 
