@@ -16,23 +16,21 @@ from acs.platform.models import prepare
 from acs.platform.settings import SHIPPED_CATALOGUES
 
 
-class ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """`make test` runs two processes: a file's tests stay together, and so do those that share the one server."""
+class OneServerAtATime(LoadFileScheduling):  # type: ignore[misc]
+    """`make test` runs two processes. One has the tests of whole servers, which would starve each other on two cores;
+    the other has all the rest, file by file.
+    """
 
-    SHARING = ("activations", "hang_ups", "looms", "real_engine")
+    WHOLE = ("tests/docs/", "tests/server/")
+    PARTS = ("tests/server/test_ledger_", "tests/server/test_views_")  # one process of a server, no engine
 
     def _split_scope(self, nodeid: str) -> str:
-        shares = nodeid.startswith(("tests/docs/", *(f"tests/server/test_{name}.py" for name in self.SHARING)))
-        return "server" if shares else str(super()._split_scope(nodeid))
+        whole = nodeid.startswith(self.WHOLE) and not nodeid.startswith(self.PARTS)
+        return "servers" if whole else str(super()._split_scope(nodeid))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
-    return ByFile(config, log)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones begin first."""
-    items.sort(key=lambda item: item.get_closest_marker("server") is None)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneServerAtATime:
+    return OneServerAtATime(config, log)
 
 
 @pytest.fixture(scope="module", autouse=True)

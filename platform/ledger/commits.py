@@ -1,6 +1,7 @@
-"""Group commit: while one batch of events is being written, the next gathers. No timer; a batch is what has gathered.
+"""Group commit: while one batch of events is being written, the next gathers; a batch is what has gathered.
 
-One commit to disk takes about a millisecond whether it holds one event or a hundred.
+One commit to disk takes about a millisecond whether it holds one event or a hundred. So events that nobody waits for go
+with the next batch, or alone after a while: a small request's Hold is mostly written together with its charge.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from concurrent.futures import Executor
 from typing import Any
 
 from acs.storage.event_store import Event
+
+UNHURRIED_S = 0.02  # how long events wait for company when nobody waits for them
 
 
 class Commits:
@@ -28,6 +31,7 @@ class Commits:
         self._on_failure = on_failure
         self._events: list[Event] = []
         self._stored: list[Callable[[], None]] = []
+        self._unhurried: asyncio.TimerHandle | None = None
         self.busy = False  # a batch is being written; after a failure, for good
 
     def add(self, events: Sequence[Event], stored: Callable[[], None] | None = None) -> None:
@@ -36,6 +40,25 @@ class Commits:
         """
         self._events += events
         self._stored.append(stored or _nobody_asked)
+        self._hurry()
+
+    def add_unhurried(self, events: Sequence[Event]) -> None:
+        """They are on disk before anything that is added later, and soon."""
+        self._events += events
+        if self._unhurried is None:
+            self._wait_for_company()
+
+    def _wait_for_company(self) -> None:
+        """A batch that begins takes them along; while one is being written they wait on."""
+        self._unhurried = asyncio.get_running_loop().call_later(UNHURRIED_S, self._go_alone)
+
+    def _go_alone(self) -> None:
+        if self.busy:
+            self._wait_for_company()
+        else:
+            self._hurry()
+
+    def _hurry(self) -> None:
         if not self.busy:
             self.busy = True
             loop = asyncio.get_running_loop()
@@ -44,6 +67,9 @@ class Commits:
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         events, self._events = self._events, []
         stored, self._stored = self._stored, []
+        if self._unhurried is not None:
+            self._unhurried.cancel()
+            self._unhurried = None
         if events:
             self._writer.submit(self._write, self._storing(events), stored, loop)
         else:

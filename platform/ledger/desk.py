@@ -163,7 +163,7 @@ class Desk:
         granted = Granted(order.hold_id, hold.quote.max_tokens)
         if order.at_once:
             answer(granted)
-            self._commits.add(events)
+            self._commits.add_unhurried(events)
         else:
             self._commits.add(events, lambda: answer(granted))
 

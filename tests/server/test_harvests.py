@@ -68,6 +68,11 @@ class Harvests:
         return pa.concat_tables([pq.read_table(file) for file in files])
 
 
+def numbers(column: pa.ChunkedArray) -> np.ndarray:
+    """float32 [rows, hidden]"""
+    return np.asarray(column.combine_chunks().flatten().to_numpy().reshape(len(column), -1))
+
+
 def paragraphs() -> list[str]:
     """Real text: our own pages."""
     text = "\n\n".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -100,8 +105,7 @@ def test_every_row_is_that_of_transformers(harvests: Harvests, tmp_path: Path, t
         expected = reference.forward(tokenized[index]).stream
         rows = table.slice(starts[index], len(tokenized[index]))
         for layer in (0, 2, 3):
-            ours = rows[f"layer_{layer}"].combine_chunks().flatten().to_numpy().reshape(rows.num_rows, -1)
-            off = np.abs(ours - expected[layer]).max(-1) / np.abs(expected[layer]).max(-1)
+            off = np.abs(numbers(rows[f"layer_{layer}"]) - expected[layer]).max(-1) / np.abs(expected[layer]).max(-1)
             assert off.max() < TOLERANCE
     ((rows_seen, longest),) = duckdb.sql(
         f"SELECT count(*), max(list_inner_product(layer_3, layer_3)) FROM '{tmp_path}/*.parquet'"
@@ -149,7 +153,7 @@ def another_accounts_key(server: Server) -> str:
 
 
 def test_killed_in_the_middle_it_ends_with_the_rows_of_an_undisturbed_one(harvests: Harvests, tmp_path: Path) -> None:
-    prompts = paragraphs() * 4
+    prompts = paragraphs() * 2
     (tmp_path / "plain").mkdir()
     (tmp_path / "killed").mkdir()
     undisturbed = harvests.table(harvests.done(harvests.submit(prompts, shard_size=16)), tmp_path / "plain")
@@ -161,7 +165,11 @@ def test_killed_in_the_middle_it_ends_with_the_rows_of_an_undisturbed_one(harves
         os.kill(killed.pid, signal.SIGKILL)
     found = harvests.done(harvest_id)
     table = harvests.table(found, tmp_path / "killed")
-    assert table.equals(undisturbed), "the same bytes in the same order, each once"
+    labels = ["prompt_index", "position", "token_id", "token"]
+    assert table.select(labels).equals(undisturbed.select(labels)), "the same rows in the same order, each once"
+    for name in table.column_names[len(labels) :]:  # which prompts share a step moves a sum's last bits
+        rows, expected = (numbers(each[name]) for each in (table, undisturbed))
+        assert (np.abs(rows - expected).max(-1) / np.abs(expected).max(-1)).max() < TOLERANCE
     manifest = httpx.get(found["result"]["manifest_url"]).json()
     folder = harvests.server.data / "harvests" / harvest_id
     named = {"manifest.json", "stats.json", *(shard["file"] for shard in manifest["shards"])}
