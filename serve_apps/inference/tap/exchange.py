@@ -81,7 +81,7 @@ class Sheet:
         records = raw.reshape(count, layout.record_bytes)
         _check_labels(records[:, :LABEL_BYTES].copy().view("<i4"), 0, token_ids)
         rows = records[:, LABEL_BYTES:].reshape(count, layout.layers, layout.row_bytes // layout.layers)
-        return rows.transpose(1, 0, 2).tobytes()
+        return np.ascontiguousarray(rows.transpose(1, 0, 2)).tobytes()  # of a strided array, tobytes goes byte by byte
 
     def check(self, first: int, token_ids: list[int]) -> None:
         """Whether the worker has been over the positions first, first + 1, … with these tokens. Raises Incomplete and
