@@ -10,6 +10,7 @@ from uuid import UUID
 
 from acs.events.account import Account
 from acs.events.api_key import ApiKey, new_secret
+from acs.events.harvest import Harvest, HarvestStatus, Terms, WrittenShard
 from acs.events.hold import HoldStatus, Quote
 from acs.events.ids import ACCOUNT, BRANCH, HOLD, KEY, NODE, show, uuid7
 from acs.events.job import Job, JobStatus
@@ -276,7 +277,44 @@ class History:
                 ledger.settle(branch.hold_id, 10, 5 * len(contents), 200, self.now)
         self.keep(ledger)
 
-    def keep(self, *aggregates: Account | ApiKey | Loom | Job | Ledger | PlatformSettings) -> None:
+    def harvest(self, harvests: int) -> None:
+        """So many go through the ways that one can go, each as far as chance will have it."""
+        for _ in range(harvests):
+            account = self.chance.choice(self.accounts)
+            key = self.chance.choice(self.keys[account.id])
+            self.now += self.step
+            whose = show(ACCOUNT, account.id), show(KEY, key.id), "toy", show(HOLD, uuid7()), "req", "0" * 64
+            harvest = Harvest.submit(uuid7(), self.now, Terms(*whose, 64, 900, 2, [1, 3], 8, "all", 57_600))
+            while not harvest.record.expired and self.chance.random() < 0.9:
+                self.now += self.step
+                self.go_on_harvesting(harvest)
+            self.keep(harvest)
+
+    def go_on_harvesting(self, harvest: Harvest) -> None:
+        record = harvest.record
+        match record.status:
+            case HarvestStatus.PENDING:
+                if self.chance.random() < 0.8:
+                    return harvest.start("runner_1", self.now)
+                harvest.cancel("asked", self.now)
+            case HarvestStatus.RUNNING:
+                if len(record.shards) == record.terms.n_shards:
+                    return harvest.finish("2" * 64, self.now)
+                match self.chance.randrange(6):
+                    case 0:
+                        harvest.start("runner_2", self.now)
+                    case 1:
+                        harvest.fail("storage_full", self.now)
+                    case 2:
+                        harvest.cancel("asked", self.now)
+                    case _:
+                        number = len(record.shards)
+                        shard = WrittenShard(f"shard-{number:05}-11111111.parquet", 450, 999, "1" * 64, 32, 450, 7, 8)
+                        harvest.note_shard(number, shard, self.now)
+            case _:
+                harvest.expire(self.now)
+
+    def keep(self, *aggregates: Account | ApiKey | Harvest | Loom | Job | Ledger | PlatformSettings) -> None:
         """Its events are of this moment."""
         for aggregate in aggregates:
             self.events += [dataclasses.replace(event, timestamp=self.now) for event in aggregate.collect_events()]

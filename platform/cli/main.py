@@ -7,11 +7,26 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from acs.platform.cli import account, budget, events, export, job, key, limits, loom, model, query, serve, usage, verify
+from acs.platform.cli import (
+    account,
+    budget,
+    events,
+    export,
+    harvest,
+    job,
+    key,
+    limits,
+    loom,
+    model,
+    query,
+    serve,
+    usage,
+    verify,
+)
 from acs.platform.cli.errors import CommandFailed
 from acs.platform.settings import SettingsError
 
-WORDS = (serve, account, key, budget, usage, job, loom, events, query, export, verify, model, limits)
+WORDS = (serve, account, key, budget, usage, job, harvest, loom, events, query, export, verify, model, limits)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

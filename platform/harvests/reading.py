@@ -52,7 +52,7 @@ async def read(
 
 async def _read_once(engine: Engine, prompts: list[list[int]], layers: list[int]) -> list[Captured]:
     sampling = Sampling(max_tokens=1, temperature=0.0)  # a token is made, and not looked at: its stream never is
-    request = Generate(f"hrv-{secrets.token_hex(8)}", prompts, 1, sampling, capture=layers)
+    request = Generate(f"hrv-{secrets.token_hex(8)}", prompts, 1, sampling, capture=layers, gives_way=True)
     inbox = Inbox()
     engine.submit(request, inbox.put)
     try:

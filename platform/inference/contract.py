@@ -57,6 +57,7 @@ class Generate(msgspec.Struct, array_like=True, frozen=True):
     `stream`: a Delta for every token as it comes; otherwise one Delta a choice, when it has ended.
     `capture`: Layers, ascending, whose residual stream comes as one Captured for each choice; never with `stream`.
     `steering`: added to every choice's stream, in this order.
+    `gives_way`: nobody waits for it: while other requests run it gets little of the engine.
     """
 
     request_id: str  # ours, unique: a client's X-Request-Id is a label and may repeat
@@ -68,6 +69,7 @@ class Generate(msgspec.Struct, array_like=True, frozen=True):
     stream: bool = False
     capture: list[int] = []
     steering: list[Steering] = []
+    gives_way: bool = False
 
 
 class LogprobRows(msgspec.Struct, array_like=True, frozen=True):

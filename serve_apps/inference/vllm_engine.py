@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
 from acs.platform.catalogue import Model, Resources
 from acs.platform.inference.contract import Delta, EngineStatus, Failed, Generate, Piece, Sampling, Sink
 from acs.serve_apps.inference import vllm_adapters
+from acs.serve_apps.inference.lane import Lane, Step
 from acs.serve_apps.inference.tap.choices import Budget, TappedChoices, TappedModel
 from acs.serve_apps.inference.tap.exchange import Exchange
 from acs.serve_apps.inference.tap.self_test import SelfTest
@@ -17,6 +19,7 @@ from acs.serve_apps.inference.vllm_outputs import Collector, Fan
 from acs.serve_apps.inference.vllm_sampling import sampling_params
 
 CHOICES_A_TURN = 16
+STEPS_AHEAD = 2  # of requests that give way: one is computed while the next waits in the engine
 
 # On a CPU vLLM runs the model in a process of its own and both sides spin while they wait for the other. In the engine
 # core's process, as on a GPU, a step costs a fifth less, a core stays free, and 600 MB with it (benchmarks/README.md).
@@ -58,7 +61,11 @@ class VllmEngine:
         self._llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
         self._model = model
         self._exchange = Exchange(tensors)
-        self._budget = Budget()
+        self._budgets = {gives_way: Budget() for gives_way in (False, True)}  # so that nobody waits for a harvest's
+        scheduler = self._llm.vllm_config.scheduler_config
+        step = Step(scheduler.max_num_batched_tokens, scheduler.max_num_seqs)
+        alike = resources.num_gpus == 0  # a GPU's sums are not the same twice anyhow
+        self._lane = Lane(STEPS_AHEAD * step.tokens, step if alike else None)
         self._tapped_model: TappedModel | None = None  # once the tap is open
         self._supported_tasks: tuple[Any, ...] = ()
         self._background: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
@@ -68,7 +75,7 @@ class VllmEngine:
 
     def submit(self, request: Generate, sink: Sink) -> None:
         self._children[request.request_id] = []  # here and not in the task: an abort may come before it runs
-        self._in_background(self._start(request, sink))
+        self._in_background(self._start(request, self._lane.watched(request, sink)))
 
     async def _start(self, request: Generate, sink: Sink) -> None:
         fan = Fan(request, sink, forget=self._forget, abort=self.abort)
@@ -77,22 +84,47 @@ class VllmEngine:
             if tapped is not None:
                 await tapped.open()
             self._supported_tasks = self._supported_tasks or await self._llm.get_supported_tasks()
-            for index in range(len(request.prompts) * request.n):
-                if request.request_id not in self._children:  # aborted while we were starting
-                    fan.end_unstarted(index)
-                    continue
-                await self._add(request, index, fan.collector(index), tapped)
-                if index % CHOICES_A_TURN == CHOICES_A_TURN - 1:
-                    await asyncio.sleep(0)  # a thousand choices must not hold up everyone else's tokens
+            index, count = 0, len(request.prompts) * request.n
+            while index < count:
+                together = await self._lane.enter(request, index)
+                if not together or request.request_id not in self._children:  # aborted while we were starting
+                    for unstarted in range(index, count):
+                        fan.end_unstarted(unstarted)
+                    return
+                async with self._in_one_step(together if request.gives_way else range(0)):
+                    await self._add_all(request, together, fan, tapped)
+                index = together.stop
         except Exception as error:
             fan.fail(error)
+
+    async def _add_all(self, request: Generate, indices: range, fan: Fan, tapped: TappedChoices | None) -> None:
+        for index in indices:
+            if request.request_id not in self._children:
+                fan.end_unstarted(index)
+                continue
+            await self._add(request, index, fan.collector(index), tapped)
+            if index % CHOICES_A_TURN == CHOICES_A_TURN - 1:
+                await asyncio.sleep(0)  # a thousand choices must not hold up everyone else's tokens
+
+    @contextlib.asynccontextmanager
+    async def _in_one_step(self, choices: range) -> AsyncIterator[None]:
+        """What is added inside begins together: no step is scheduled until all of it is there, a few milliseconds."""
+        if len(choices) < 2:
+            yield
+            return
+        core = self._llm.engine_core
+        await core.call_utility_async("pause_scheduler", "keep", False)
+        try:
+            yield
+        finally:
+            await core.call_utility_async("resume_scheduler")
 
     def _tapped(self, request: Generate) -> TappedChoices | None:
         if not request.capture and not request.steering:
             return None
         if self._tapped_model is None:
             raise ValueError("this model's residual stream can be neither read nor steered")
-        return TappedChoices(request, self._tapped_model, self._exchange, self._budget)
+        return TappedChoices(request, self._tapped_model, self._exchange, self._budgets[request.gives_way])
 
     async def _add(self, request: Generate, index: int, collector: Collector, tapped: TappedChoices | None) -> None:
         prompt, choice = divmod(index, request.n)
@@ -112,6 +144,7 @@ class VllmEngine:
 
     def abort(self, request_id: str) -> None:
         children = self._children.pop(request_id, None)
+        self._lane.drop(request_id)
         if children:
             self._in_background(self._llm.abort(children, internal=True))
 

@@ -18,12 +18,13 @@ from eventsourcing.utils import get_topic
 
 from acs.events.account import Account
 from acs.events.api_key import ApiKey
+from acs.events.harvest import Harvest
 from acs.events.job import Job
 from acs.events.ledger import Ledger
 from acs.events.loom import Loom
 from acs.events.platform_settings import PlatformSettings
 
-AGGREGATES: tuple[type[Aggregate], ...] = (Account, ApiKey, Job, Ledger, Loom, PlatformSettings)
+AGGREGATES: tuple[type[Aggregate], ...] = (Account, ApiKey, Harvest, Job, Ledger, Loom, PlatformSettings)
 COLUMN_TYPES: dict[Any, str] = {
     str: "VARCHAR",
     int: "BIGINT",

@@ -15,12 +15,15 @@ SCHEMA = (HERE / "schema.sql").read_text(encoding="utf-8")
 # What each batch is folded by, in this order. A fold runs when the batch has events of a kind that it names.
 FOLDS = [
     (HERE / "fold" / f"{name}.sql").read_text(encoding="utf-8")
-    for name in ("accounts", "keys", "platform_settings", "ledgers", "holds", "late_settlements", "jobs", "looms")
+    for name in (
+        *("accounts", "keys", "platform_settings", "ledgers", "holds", "late_settlements"),
+        *("jobs", "harvests", "looms"),
+    )
 ]
 # What people ask; the rest is parts of these, or about the views themselves.
 TABLES = (
     *("accounts", "keys", "platform_settings", "ledgers", "key_ledgers", "daily_usage"),
-    *("holds", "charges", "requests", "jobs", "late_settlements"),
+    *("holds", "charges", "requests", "jobs", "harvests", "harvest_shards", "late_settlements"),
     *("looms", "loom_branches", "loom_nodes", "loom_paths"),
 )
 

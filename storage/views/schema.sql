@@ -95,6 +95,43 @@ CREATE TABLE jobs ( -- Completions that ran on the server after their client had
     expired_at TIMESTAMP, -- when its result was erased
 );
 
+CREATE TABLE harvests ( -- activations of many prompts, read into files
+    harvest_id VARCHAR NOT NULL, -- hrv_…, the job_id of its object
+    account_id VARCHAR NOT NULL,
+    key_id VARCHAR NOT NULL,
+    model VARCHAR NOT NULL, -- id in the catalogue
+    hold_id VARCHAR NOT NULL, -- placed when it was submitted, resolved when it ended; its charge is in charges
+    request_id VARCHAR NOT NULL, -- of the request that submitted it
+    status VARCHAR NOT NULL, -- pending, running, done, failed or cancelled
+    runs BIGINT NOT NULL, -- how often it was started
+    n_prompts BIGINT NOT NULL,
+    n_tokens BIGINT NOT NULL, -- of the prompts
+    n_shards BIGINT NOT NULL, -- files of rows
+    layers BIGINT[] NOT NULL, -- ascending
+    width BIGINT NOT NULL, -- numbers a Layer and row
+    positions VARCHAR NOT NULL, -- all, last or mean
+    max_bytes BIGINT NOT NULL, -- of all rows as float32
+    word VARCHAR, -- why it failed or was cancelled
+    submitted_at TIMESTAMP NOT NULL,
+    started_at TIMESTAMP, -- of the first run
+    finished_at TIMESTAMP,
+    expired_at TIMESTAMP, -- from when on its files are gone
+);
+
+CREATE TABLE harvest_shards ( -- their files of rows
+    harvest_id VARCHAR NOT NULL,
+    shard BIGINT NOT NULL, -- in the order of the prompts, from 0
+    file VARCHAR NOT NULL, -- its name, in the folder of the harvest
+    n_rows BIGINT NOT NULL,
+    bytes BIGINT NOT NULL, -- of the file
+    sha256 VARCHAR NOT NULL, -- of the file
+    n_prompts BIGINT NOT NULL,
+    n_tokens BIGINT NOT NULL, -- read for it
+    forward_ms BIGINT NOT NULL, -- in the model, from its first chunk's start to its last chunk's end
+    write_ms BIGINT NOT NULL,
+    written_at TIMESTAMP NOT NULL,
+);
+
 -- Holds lie in two tables, so that the large one only grows. Ask the view `holds`.
 
 CREATE TABLE open_holds ( -- part of `holds`

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from acs.events.account import Account
 from acs.events.api_key import ApiKey
+from acs.events.harvest import Harvest
 from acs.events.hold import Hold, HoldStatus
-from acs.events.ids import ACCOUNT, JOB, KEY, LOOM, show
+from acs.events.ids import ACCOUNT, HARVEST, JOB, KEY, LOOM, show
 from acs.events.job import Job, JobStatus
 from acs.events.ledger import Ledger
 from acs.events.loom import Loom
@@ -38,6 +39,8 @@ IDENTITY = {  # what tells rows of a table apart
     "key_ledgers": ("account_id", "month", "key_id"),
     "holds": ("hold_id",),
     "jobs": ("job_id",),
+    "harvests": ("harvest_id",),
+    "harvest_shards": ("harvest_id", "shard"),
     "planted_looms": ("loom_id",),
     "loom_branches": ("branch_id",),
     "made_nodes": ("node_id",),
@@ -238,6 +241,40 @@ def _loom(loom: Loom) -> Iterator[tuple[str, Row]]:
         yield "made_nodes", _node(loom, node_id, node, None)
 
 
+def _harvest(harvest: Harvest) -> Iterator[tuple[str, Row]]:
+    record, terms, harvest_id = harvest.record, harvest.record.terms, show(HARVEST, harvest.id)
+    of_terms = ("account_id", "key_id", "model", "hold_id", "request_id", "n_prompts", "n_tokens", "n_shards")
+    yield (
+        "harvests",
+        {
+            "harvest_id": harvest_id,
+            **{name: getattr(terms, name) for name in (*of_terms, "layers", "width", "positions", "max_bytes")},
+            "status": record.status.value,
+            "runs": record.runs,
+            "word": record.word,
+            "submitted_at": _utc(record.submitted_at),
+            "started_at": record.started_at and _utc(record.started_at),
+            "finished_at": record.finished_at and _utc(record.finished_at),
+        },
+    )
+    for number, shard in record.shards.items():
+        yield (
+            "harvest_shards",
+            {
+                "harvest_id": harvest_id,
+                "shard": number,
+                "file": shard.file,
+                "n_rows": shard.rows,
+                "bytes": shard.bytes,
+                "sha256": shard.sha256,
+                "n_prompts": shard.prompts,
+                "n_tokens": shard.tokens,
+                "forward_ms": shard.forward_ms,
+                "write_ms": shard.write_ms,
+            },
+        )
+
+
 def _rows_of(aggregate: Any) -> Iterator[tuple[str, Row]]:
     match aggregate:
         case Account():
@@ -252,6 +289,8 @@ def _rows_of(aggregate: Any) -> Iterator[tuple[str, Row]]:
             yield "keys", row | {"budget_tokens": aggregate.budget_tokens}
         case Job():
             yield "jobs", _job(aggregate)
+        case Harvest():
+            yield from _harvest(aggregate)
         case Loom():
             yield from _loom(aggregate)
         case PlatformSettings():

@@ -7,6 +7,14 @@ from pathlib import Path
 import pytest
 from server.running import Server
 
+from docs import pages
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
+    """Where the examples of each page run, as a reader's do: a later one finds what an earlier one has written."""
+    return {page: tmp_path_factory.mktemp(page.stem) for page in pages.PAGES}
+
 
 @pytest.fixture(scope="session")
 def environment(server: Server, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:

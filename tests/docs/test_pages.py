@@ -20,10 +20,18 @@ HTTP_ERROR = 22  # curl's exit status for an answer of 400 and above, with --fai
 
 @pytest.mark.server
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_an_example_does_what_its_page_says(example: Example, environment: dict[str, str], tmp_path: Path) -> None:
+def test_an_example_does_what_its_page_says(
+    example: Example, environment: dict[str, str], folders: dict[Path, Path]
+) -> None:
     command = ["bash", "-euo", "pipefail"] if example.language == "bash" else [sys.executable, "-"]
     ran = subprocess.run(
-        command, input=example.code, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S
+        command,
+        input=example.code,
+        env=environment,
+        cwd=folders[example.page],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
     )
     shows_error = example.kind == "json" and "error" in json.loads(example.printed or "")
     assert ran.returncode == (HTTP_ERROR if shows_error else 0), ran.stdout + ran.stderr

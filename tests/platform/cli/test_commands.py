@@ -119,6 +119,7 @@ def test_limits_prints_the_table_with_what_the_environment_sets(monkeypatch, acs
         *(["key", verb] for verb in ("create", "list", "rename", "disable", "enable", "revoke")),
         *(["loom", verb] for verb in ("new", "list", "branch", "show", "export", "import")),
         *(["job", verb] for verb in ("submit", "list", "show", "wait", "result", "cancel")),
+        *(["harvest", verb] for verb in ("submit", "list", "show", "wait", "cancel", "download", "verify")),
         *([word] for word in ("usage", "events", "query", "export", "verify", "limits")),
     ],
     ids=" ".join,

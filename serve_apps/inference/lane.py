@@ -1,0 +1,174 @@
+"""Requests that give way, and when their choices may go into the engine: one engine's, so the rule is exact.
+
+With nobody else in the engine, as many go in as keep it busy. Beside others a few prompts go in now and then, so that
+none starves: `BESIDE_TOKENS` at a time (or one prompt, which is not cut), and then none for nine times as long as those
+took. So others wait for a step at most, and lose a tenth of the engine to them.
+
+Where what a step computes depends a little on what else is in it, a request can be repeated to the bit only if its
+steps are: with `step`, prompts of one request go in together, cut the same way each time, and nothing joins them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from acs.platform.inference.contract import Delta, Failed, Generate, Piece, Sink
+
+BESIDE_TOKENS = 128
+REST = 9  # times as long as what went in beside others took
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The most that the engine computes at once."""
+
+    tokens: int
+    choices: int
+
+
+@dataclass(slots=True)
+class _Request:
+    """One that has not ended, of either kind."""
+
+    request: Generate
+    unfinished: int
+    ends: list[int]  # of the choices that go in together with an earlier one: the end of each group, by choice
+    inside: dict[int, int] = field(default_factory=dict)  # choices in the engine → tokens of their prompts
+
+    def tokens(self, index: int) -> int:
+        return len(self.request.prompts[index // self.request.n])
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    one: _Request
+    index: int
+    turn: asyncio.Future[range]
+
+
+class Lane:
+    def __init__(
+        self,
+        idle_tokens: int,
+        step: Step | None = None,
+        beside_tokens: int = BESIDE_TOKENS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`idle_tokens`: prompts' tokens in the engine that keep it busy; with `step` a step's are."""
+        self._idle_tokens = idle_tokens
+        self._step = step
+        self._beside_tokens = beside_tokens
+        self._clock = clock
+        self._requests: dict[str, _Request] = {}
+        self._others = 0  # requests that do not give way
+        self._waiting: deque[_Waiting] = deque()
+        self._inside = 0  # tokens
+        self._batch = 0  # tokens that have gone in since nothing was inside, or since somebody else came
+        self._batch_began = 0.0
+        self._rest_until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watched(self, request: Generate, sink: Sink) -> Sink:
+        """The request has come; what it is to be answered through."""
+        count = len(request.prompts) * request.n
+        one = self._requests[request.request_id] = _Request(request, count, [])
+        if request.gives_way:
+            one.ends = _ends([one.tokens(index) for index in range(count)], self._step)
+        else:
+            if not self._others:
+                self._batch, self._batch_began = self._inside, self._clock()
+            self._others += 1
+
+        def watching(piece: Piece) -> None:
+            sink(piece)
+            if isinstance(piece, Failed):
+                self._ended(one, list(one.inside), one.unfinished)
+            elif isinstance(piece, Delta) and piece.finish_reason is not None:
+                self._ended(one, [piece.index], 1)
+
+        return watching
+
+    async def enter(self, request: Generate, index: int) -> range:
+        """Returns when choice `index` may go in: the choices from it on that may, together. None of them: the request
+        was dropped, or has ended, meanwhile.
+        """
+        if not request.gives_way:
+            return range(index, len(request.prompts) * request.n)
+        one = self._requests.get(request.request_id)
+        if one is None:
+            return range(0)
+        waiting = _Waiting(one, index, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._let_in()
+        return await waiting.turn
+
+    def drop(self, request_id: str) -> None:
+        """What waits of an aborted request goes in no more."""
+        dropped = [waiting for waiting in self._waiting if waiting.one.request.request_id == request_id]
+        for waiting in dropped:
+            self._waiting.remove(waiting)
+            waiting.turn.set_result(range(0))
+        if dropped:
+            self._let_in()
+
+    def _ended(self, one: _Request, indices: list[int], count: int) -> None:
+        one.unfinished -= count
+        for index in indices:
+            self._out(one.inside.pop(index, 0))
+        if not one.unfinished and self._requests.pop(one.request.request_id, None) is not None:
+            self.drop(one.request.request_id)
+            self._others -= not one.request.gives_way
+        self._let_in()
+
+    def _out(self, tokens: int) -> None:
+        self._inside -= tokens
+        if tokens and not self._inside:
+            now = self._clock()
+            self._rest_until = now + REST * (now - self._batch_began)
+            self._batch = 0
+
+    def _let_in(self) -> None:
+        while self._waiting:
+            one, index = self._waiting[0].one, self._waiting[0].index
+            together = range(index, index + 1 if self._others else one.ends[index])
+            tokens = sum(map(one.tokens, together))
+            if not self._may_enter(tokens):
+                break
+            if not self._inside:
+                self._batch_began = self._clock()
+            self._inside += tokens
+            self._batch += tokens
+            one.inside.update((inside, one.tokens(inside)) for inside in together)
+            self._waiting.popleft().turn.set_result(together)
+        if self._waiting and self._others and not self._inside and self._timer is None:
+            pause_s = max(0.0, self._rest_until - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._rested)
+
+    def _rested(self) -> None:
+        self._timer = None
+        self._let_in()
+
+    def _may_enter(self, tokens: int) -> bool:
+        if not self._others:
+            return not self._inside or (self._step is None and self._inside + tokens <= self._idle_tokens)
+        if self._clock() < self._rest_until and not self._inside:
+            return False
+        return not self._batch or self._batch + tokens <= self._beside_tokens
+
+
+def _ends(tokens: list[int], step: Step | None) -> list[int]:
+    """Where the group of each choice ends: by itself, or where the step is full."""
+    if step is None:
+        return list(range(1, len(tokens) + 1))
+    ends: list[int] = []
+    start = held = 0
+    for index, size in enumerate(tokens):
+        if index > start and (held + size > step.tokens or index - start == step.choices):
+            ends += [index] * (index - start)
+            start, held = index, 0
+        held += size
+    return ends + [len(tokens)] * (len(tokens) - start)
