@@ -16,21 +16,21 @@ from acs.platform.models import prepare
 from acs.platform.settings import SHIPPED_CATALOGUES
 
 
-class OneServerAtATime(LoadFileScheduling):  # type: ignore[misc]
-    """`make test` runs two processes. One has the tests of whole servers, which would starve each other on two cores;
-    the other has all the rest, file by file.
+class OneEngineAtATime(LoadFileScheduling):  # type: ignore[misc]
+    """`make test` runs two processes. One has all tests with a real engine, one server or engine at a time, since two
+    would starve each other on two cores; the other has the rest, file by file.
     """
 
-    WHOLE = ("tests/docs/", "tests/server/")
+    WHOLE = ("tests/docs/", "tests/engine/", "tests/server/")
     PARTS = ("tests/server/test_ledger_", "tests/server/test_views_")  # one process of a server, no engine
 
     def _split_scope(self, nodeid: str) -> str:
         whole = nodeid.startswith(self.WHOLE) and not nodeid.startswith(self.PARTS)
-        return "servers" if whole else str(super()._split_scope(nodeid))
+        return "engines" if whole else str(super()._split_scope(nodeid))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneServerAtATime:
-    return OneServerAtATime(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneEngineAtATime:
+    return OneEngineAtATime(config, log)
 
 
 @pytest.fixture(scope="module", autouse=True)
