@@ -2,7 +2,8 @@
 
 With nobody else in the engine, as many go in as keep it busy. Beside others a few prompts go in now and then, so that
 none starves: `BESIDE_TOKENS` at a time (or one prompt, which is not cut), and then none for nine times as long as those
-took. So others wait for a step at most, and lose a tenth of the engine to them.
+took. So others wait for a step at most, and lose a tenth of the engine to them. Whoever has just left counts for a
+moment longer: most clients ask again at once, and would meet a whole step each time.
 
 Where what a step computes depends a little on what else is in it, a request can be repeated to the bit only if its
 steps are: with `step`, prompts of one request go in together, cut the same way each time, and nothing joins them.
@@ -20,6 +21,7 @@ from acs.platform.inference.contract import Delta, Failed, Generate, Piece, Sink
 
 BESIDE_TOKENS = 128
 REST = 9  # times as long as what went in beside others took
+LINGER_S = 0.5  # for which somebody who has left counts as still there
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Lane:
         self._batch = 0  # tokens that have gone in since nothing was inside, or since somebody else came
         self._batch_began = 0.0
         self._rest_until = 0.0
+        self._linger_until = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
 
     def watched(self, request: Generate, sink: Sink) -> Sink:
@@ -79,7 +82,7 @@ class Lane:
         if request.gives_way:
             one.ends = _ends([one.tokens(index) for index in range(count)], self._step)
         else:
-            if not self._others:
+            if not self._beside_others:
                 self._batch, self._batch_began = self._inside, self._clock()
             self._others += 1
 
@@ -115,13 +118,19 @@ class Lane:
         if dropped:
             self._let_in()
 
+    @property
+    def _beside_others(self) -> bool:
+        return self._others > 0 or self._clock() < self._linger_until
+
     def _ended(self, one: _Request, indices: list[int], count: int) -> None:
         one.unfinished -= count
         for index in indices:
             self._out(one.inside.pop(index, 0))
         if not one.unfinished and self._requests.pop(one.request.request_id, None) is not None:
             self.drop(one.request.request_id)
-            self._others -= not one.request.gives_way
+            if not one.request.gives_way:
+                self._others -= 1
+                self._linger_until = self._clock() + LINGER_S
         self._let_in()
 
     def _out(self, tokens: int) -> None:
@@ -134,7 +143,7 @@ class Lane:
     def _let_in(self) -> None:
         while self._waiting:
             one, index = self._waiting[0].one, self._waiting[0].index
-            together = range(index, index + 1 if self._others else one.ends[index])
+            together = range(index, index + 1 if self._beside_others else one.ends[index])
             tokens = sum(map(one.tokens, together))
             if not self._may_enter(tokens):
                 break
@@ -144,16 +153,18 @@ class Lane:
             self._batch += tokens
             one.inside.update((inside, one.tokens(inside)) for inside in together)
             self._waiting.popleft().turn.set_result(together)
-        if self._waiting and self._others and not self._inside and self._timer is None:
-            pause_s = max(0.0, self._rest_until - self._clock())
-            self._timer = asyncio.get_running_loop().call_later(pause_s, self._rested)
+        if self._waiting and self._beside_others and not self._inside:
+            due = self._rest_until if self._others else min(self._rest_until, self._linger_until)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, due - self._clock()), self._rested)
 
     def _rested(self) -> None:
         self._timer = None
         self._let_in()
 
     def _may_enter(self, tokens: int) -> bool:
-        if not self._others:
+        if not self._beside_others:
             return not self._inside or (self._step is None and self._inside + tokens <= self._idle_tokens)
         if self._clock() < self._rest_until and not self._inside:
             return False

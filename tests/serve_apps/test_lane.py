@@ -86,13 +86,16 @@ async def test_beside_others_a_few_tokens_go_in_now_and_then(world):
     assert await world.settled() == [0, 1, 2, 3]
 
 
-async def test_when_the_others_have_gone_it_goes_on_at_once(world):
+async def test_soon_after_the_others_have_gone_it_goes_on(world):
     world.came("direct")
     world.came("harvest", [100] * 5, gives_way=True)
     assert await world.settled() == [0]
     world.now = 1.0
     world.end("harvest", 0)
     world.end("direct")
+    assert await world.settled() == [0], "most clients ask again at once"
+    world.now = 1.5
+    world.lane._rested()
     assert await world.settled() == [0, 1, 2, 3]
 
 
