@@ -29,6 +29,9 @@ bench: setup
 	$(BIN)/python benchmarks/tap_alone.py
 	$(BIN)/python benchmarks/activations.py
 	$(BIN)/python benchmarks/activations_http.py
+	$(BIN)/python benchmarks/jobs.py
+	$(BIN)/python benchmarks/harvest.py
+	$(BIN)/python benchmarks/loom.py
 	$(BIN)/python benchmarks/loom.py
 
 setup:

@@ -111,7 +111,7 @@ class LedgerActor:
         runs = JobRuns(desk, memory, traffic, commits, limits, clock, _now, erasing(jobs, looms))
         job_desk = JobDesk(desk, runs, memory, traffic, commits, limits, _now, erasing(jobs))
         harvest_desk = HarvestDesk(desk, memory, traffic, commits, limits, clock, _now, erasing(plans))
-        waits = Waits(limits, clock)
+        waits = Waits(clock, limits.key_loom_waits, limits.platform_loom_waits)
         loom_desk = LoomDesk(desk, runs, memory, traffic, commits, waits, limits, _now, erasing(looms))
         service = LedgerService(Accounts(memory.store, memory.table), desk, writer, limits.key_lease_s, clock)
         front = Front(desk, job_desk, harvest_desk, loom_desk, limits.owner_lease_s, clock)

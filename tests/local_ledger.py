@@ -166,7 +166,8 @@ def local_ledger(
     runs = JobRuns(desk, memory, traffic, commits, limits, clock, now, erase)
     job_desk = JobDesk(desk, runs, memory, traffic, commits, limits, now, jobs.erase)
     harvest_desk = HarvestDesk(desk, memory, traffic, commits, limits, clock, now, plans.erase)
-    loom_desk = LoomDesk(desk, runs, memory, traffic, commits, Waits(limits, clock), limits, now, looms.erase)
+    waits = Waits(clock, limits.key_loom_waits, limits.platform_loom_waits)
+    loom_desk = LoomDesk(desk, runs, memory, traffic, commits, waits, limits, now, looms.erase)
     desks = desk, job_desk, harvest_desk, loom_desk
     blobs = jobs, plans, looms
     try:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -60,6 +61,25 @@ class Api:
                 pause_s = max(pause_s, float(answer.headers.get("Retry-After", 0)))
             await asyncio.sleep(pause_s * random.uniform(1, 1.2))
             pause_s = min(2 * pause_s, 8)
+
+    async def asked(self, method: str, path: str, **fields: Any) -> Any:
+        """The answer's body. Raises CommandFailed for an error."""
+        return checked(await self.ask(method, path, **fields))
+
+
+def run(command: Callable[[Api], Awaitable[int]]) -> int:
+    """A verb's exit status."""
+
+    async def with_api() -> int:
+        async with Api() as api:
+            return await command(api)
+
+    return asyncio.run(with_api())
+
+
+def once() -> dict[str, str]:
+    """Headers of a request that writes: it may have to be sent again."""
+    return {"Idempotency-Key": f"acs-{secrets.token_hex(16)}"}
 
 
 def error_of(answer: httpx.Response) -> str:

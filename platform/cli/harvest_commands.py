@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from acs.platform.cli.api import Api, checked
+from acs.platform.cli.api import Api, once, run
 from acs.platform.cli.errors import CommandFailed
 from acs.platform.cli.harvest_files import download_all
 from acs.platform.cli.harvest_verify import verify_sample
-from acs.platform.cli.output import print_json, print_rows
+from acs.platform.cli.input import parsed, request
+from acs.platform.cli.output import print_json, print_one, print_rows
 from acs.platform.cli.progress import Progress
 
 COLUMNS = ("job_id", "status", "model", "n_prompts", "n_tokens", "created_at")
@@ -32,13 +31,12 @@ def submit(args: argparse.Namespace) -> int:
         if args.dry_run:
             print_json(await _asked(api, "POST", "?dry_run=true", json=body))
             return 0
-        once = {"Idempotency-Key": f"acs-{secrets.token_hex(16)}"}  # it may have to be sent again
-        harvest = await _asked(api, "POST", "", json=body, headers=once)
+        harvest = await _asked(api, "POST", "", json=body, headers=once())
         if args.wait:
             harvest = await _until_ended(api, harvest["job_id"])
         return _show(harvest, args)
 
-    return _run(ask)
+    return run(ask)
 
 
 def list_(args: argparse.Namespace) -> int:
@@ -47,14 +45,14 @@ def list_(args: argparse.Namespace) -> int:
         print_rows(COLUMNS, page["data"], as_json=args.json)
         return 0
 
-    return _run(ask)
+    return run(ask)
 
 
 def show(args: argparse.Namespace) -> int:
     async def ask(api: Api) -> int:
         return _show(await _asked(api, "GET", f"/{args.id}"), args, judge=False)
 
-    return _run(ask)
+    return run(ask)
 
 
 def wait(args: argparse.Namespace) -> int:
@@ -63,14 +61,14 @@ def wait(args: argparse.Namespace) -> int:
     async def ask(api: Api) -> int:
         return _show(await _until_ended(api, args.id), args)
 
-    return _run(ask)
+    return run(ask)
 
 
 def cancel(args: argparse.Namespace) -> int:
     async def ask(api: Api) -> int:
         return _show(await _asked(api, "DELETE", f"/{args.id}"), args, judge=False)
 
-    return _run(ask)
+    return run(ask)
 
 
 def download(args: argparse.Namespace) -> int:
@@ -82,7 +80,7 @@ def download(args: argparse.Namespace) -> int:
         print_json({"folder": str(folder), **await download_all(harvest["result"], folder)})
         return 0
 
-    return _run(ask)
+    return run(ask)
 
 
 def verify(args: argparse.Namespace) -> int:
@@ -93,19 +91,11 @@ def verify(args: argparse.Namespace) -> int:
         print_json(found)
         return 0 if found["least_cosine"] >= CLOSE else 1
 
-    return _run(ask)
-
-
-def _run(command: Callable[[Api], Awaitable[int]]) -> int:
-    async def run() -> int:
-        async with Api() as api:
-            return await command(api)
-
-    return asyncio.run(run())
+    return run(ask)
 
 
 async def _asked(api: Api, method: str, path: str, **fields: Any) -> Any:
-    return checked(await api.ask(method, f"/harvest{path}", **fields))
+    return await api.asked(method, f"/harvest{path}", **fields)
 
 
 async def _until_ended(api: Api, job_id: str) -> Any:
@@ -132,10 +122,7 @@ def _state(harvest: Any, rate: float) -> str:
 
 
 def _show(harvest: dict[str, Any], args: argparse.Namespace, *, judge: bool = True) -> int:
-    if args.json:
-        print_json(harvest)
-    else:
-        print_rows(COLUMNS, [harvest], as_json=False)
+    print_one(COLUMNS, harvest, as_json=args.json)
     if harvest["status"] == "failed":
         print(f"acs: {harvest['error']['code']}: {harvest['error']['message']}", file=sys.stderr)
     return 1 if judge and harvest["status"] in ("failed", "cancelled") else 0
@@ -145,12 +132,12 @@ def _body(args: argparse.Namespace) -> Any:
     if (args.body is None) == (args.prompts is None):
         raise CommandFailed("Give a request, or --prompts with one in each line.")
     if args.body is not None:
-        return _parsed(sys.stdin.read() if args.body == "-" else args.body, "The request")
+        return request(args.body)
     if args.model is None:
         raise CommandFailed("--prompts needs --model.")
     body = {"model": args.model, "prompts": _prompts(args.prompts)}
     if args.layers is not None:
-        body["layers"] = "all" if args.layers == "all" else _parsed(f"[{args.layers}]", "--layers")
+        body["layers"] = "all" if args.layers == "all" else parsed(f"[{args.layers}]", "--layers")
     return body
 
 
@@ -161,14 +148,7 @@ def _prompts(path: Path) -> list[Any]:
         raise CommandFailed(f"{path} cannot be read: {error.strerror}.") from None
     if path.suffix != ".jsonl":
         return [line for line in lines if line.strip()]
-    return [_parsed(line, f"{path}, line {number},") for number, line in enumerate(lines, start=1) if line.strip()]
-
-
-def _parsed(text: str, what: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise CommandFailed(f"{what} is not JSON: {error}.") from None
+    return [parsed(line, f"{path}, line {number},") for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from acs import tensors
-from acs.platform.cli.api import Api, checked
+from acs.platform.cli.api import Api
 from acs.platform.cli.errors import CommandFailed
 
 
@@ -35,7 +35,7 @@ async def verify_sample(api: Api, folder: Path, sample: int) -> dict[str, Any]:
             "temperature": 0,
             "output_residual_stream": manifest["layers"],
         }
-        answer = checked(await api.ask("POST", "/completions", json=body))
+        answer = await api.asked("POST", "/completions", json=body)
         theirs = tensors.decode(answer["activations"]["residual_stream"])
         cosine = (ours * theirs).sum(-1) / (np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1))
         least, largest = min(least, float(cosine.min())), max(largest, float(np.abs(ours - theirs).max()))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import secrets
-import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-from acs.platform.cli.api import Api, checked
+from acs.platform.cli.api import Api, checked, once, run
 from acs.platform.cli.errors import CommandFailed
+from acs.platform.cli.input import request
 from acs.platform.cli.job_file import submit_file
-from acs.platform.cli.output import print_json, print_rows
+from acs.platform.cli.output import print_one, print_rows
 from acs.platform.cli.progress import Progress
 
 COLUMNS = ("id", "status", "model", "created_at", "http_status")
@@ -31,17 +29,15 @@ def submit(args: argparse.Namespace) -> int:
         return submit_file(args.file, args.out, wait=args.wait)
     if args.out is not None:
         raise CommandFailed("--out needs --file.")
-    body = _parsed(sys.stdin.read() if args.body == "-" else args.body)
-
-    once = {"Idempotency-Key": f"acs-{secrets.token_hex(16)}"}  # it may have to be sent again
+    body = request(args.body)
 
     async def ask(api: Api) -> int:
-        job = await _asked(api, "POST", "", json=body, headers=once)
+        job = await _asked(api, "POST", "", json=body, headers=once())
         if args.wait:
             job = await _until_ended(api, job["id"])
         return _show_job(job, args)
 
-    return _run(ask)
+    return run(ask)
 
 
 def list_(args: argparse.Namespace) -> int:
@@ -53,14 +49,14 @@ def list_(args: argparse.Namespace) -> int:
         print_rows(COLUMNS, page["data"], as_json=args.json)
         return 0
 
-    return _run(ask)
+    return run(ask)
 
 
 def show(args: argparse.Namespace) -> int:
     async def ask(api: Api) -> int:
         return _show_job(await _asked(api, "GET", f"/{args.id}"), args, judge=False)
 
-    return _run(ask)
+    return run(ask)
 
 
 def wait(args: argparse.Namespace) -> int:
@@ -69,7 +65,7 @@ def wait(args: argparse.Namespace) -> int:
     async def ask(api: Api) -> int:
         return _show_job(await _until_ended(api, args.id), args)
 
-    return _run(ask)
+    return run(ask)
 
 
 def result(args: argparse.Namespace) -> int:
@@ -81,26 +77,18 @@ def result(args: argparse.Namespace) -> int:
         print(answer.text)
         return 0
 
-    return _run(ask)
+    return run(ask)
 
 
 def cancel(args: argparse.Namespace) -> int:
     async def ask(api: Api) -> int:
         return _show_job(await _asked(api, "POST", f"/{args.id}/cancel"), args, judge=False)
 
-    return _run(ask)
-
-
-def _run(command: Callable[[Api], Awaitable[int]]) -> int:
-    async def run() -> int:
-        async with Api() as api:
-            return await command(api)
-
-    return asyncio.run(run())
+    return run(ask)
 
 
 async def _asked(api: Api, method: str, path: str, **fields: Any) -> Any:
-    return checked(await api.ask(method, f"/completion-jobs{path}", **fields))
+    return await api.asked(method, f"/completion-jobs{path}", **fields)
 
 
 async def _until_ended(api: Api, job_id: str) -> Any:
@@ -113,18 +101,8 @@ async def _until_ended(api: Api, job_id: str) -> Any:
 
 
 def _show_job(job: dict[str, Any], args: argparse.Namespace, *, judge: bool = True) -> int:
-    if args.json:
-        print_json(job)
-    else:
-        print_rows(COLUMNS, [job], as_json=False)
+    print_one(COLUMNS, job, as_json=args.json)
     return 1 if judge and job["status"] in ("failed", "cancelled") else 0
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise CommandFailed(f"The request is not JSON: {error}.") from None
 
 
 VERBS: dict[str, Callable[[argparse.Namespace], int]] = {

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import secrets
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
-from acs.platform.cli.api import Api, checked
+from acs.platform.cli.api import Api, checked, once, run
 from acs.platform.cli.errors import CommandFailed
 from acs.platform.cli.loom import SAMPLING
 from acs.platform.cli.loom_drawing import drawn
@@ -24,16 +22,16 @@ WAIT_S = 30
 
 def new(args: argparse.Namespace) -> int:
     body = {"prompt": args.prompt, "title": args.title, "model": args.model}
-    return _run(lambda api: _planted(api, body, args))
+    return run(lambda api: _planted(api, body, args))
 
 
 def list_(args: argparse.Namespace) -> int:
     async def ask(api: Api) -> int:
-        page = checked(await api.ask("GET", f"/looms?limit={args.limit}"))
+        page = await api.asked("GET", f"/looms?limit={args.limit}")
         print_rows(HEAD, page["data"], as_json=args.json)
         return 0
 
-    return _run(ask)
+    return run(ask)
 
 
 def branch(args: argparse.Namespace) -> int:
@@ -44,9 +42,8 @@ def branch(args: argparse.Namespace) -> int:
         root = loom["nodes"][0]
         names = ("at_token", "n", "max_tokens", *SAMPLING, "seed", "logprobs")
         body = {"model": args.model or root["model"], **{name: getattr(args, name) for name in names}}
-        once = {"Idempotency-Key": f"acs-{secrets.token_hex(16)}"}  # it may have to be sent again
         path = f"/looms/{args.id}/nodes/{args.node or root['id']}/branch"
-        asked = checked(await api.ask("POST", path, json=body, headers=once))
+        asked = await api.asked("POST", path, json=body, headers=once())
         nodes = await _until_ended(api, loom, [node["id"] for node in asked["nodes"]])
         if args.json:
             print_json(nodes)
@@ -56,7 +53,7 @@ def branch(args: argparse.Namespace) -> int:
             )
         return 0 if all(node["status"] == "done" for node in nodes) else 1
 
-    return _run(ask)
+    return run(ask)
 
 
 def show(args: argparse.Namespace) -> int:
@@ -75,7 +72,7 @@ def show(args: argparse.Namespace) -> int:
             print("\n".join(drawn(loom["nodes"], colour=colour)))
         return 0
 
-    return _run(ask)
+    return run(ask)
 
 
 def export(args: argparse.Namespace) -> int:
@@ -83,26 +80,17 @@ def export(args: argparse.Namespace) -> int:
         print(json.dumps(await _loom(api, args.id), ensure_ascii=False, indent=1))
         return 0
 
-    return _run(ask)
+    return run(ask)
 
 
 def import_(args: argparse.Namespace) -> int:
     title, nodes = read_file(args.file, args.root)
     body = {"title": args.title or title, "model": args.model or nodes[0].get("model"), "nodes": nodes}
-    return _run(lambda api: _planted(api, body, args))
-
-
-def _run(command: Callable[[Api], Awaitable[int]]) -> int:
-    async def run() -> int:
-        async with Api() as api:
-            return await command(api)
-
-    return asyncio.run(run())
+    return run(lambda api: _planted(api, body, args))
 
 
 async def _planted(api: Api, body: dict[str, Any], args: argparse.Namespace) -> int:
-    once = {"Idempotency-Key": f"acs-{secrets.token_hex(16)}"}
-    loom = checked(await api.ask("POST", "/looms", json=body, headers=once))
+    loom = await api.asked("POST", "/looms", json=body, headers=once())
     if args.json:
         print_json(loom)
     else:
@@ -111,7 +99,7 @@ async def _planted(api: Api, body: dict[str, Any], args: argparse.Namespace) -> 
 
 
 async def _loom(api: Api, loom_id: str) -> Any:
-    return checked(await api.ask("GET", f"/looms/{loom_id}"))
+    return await api.asked("GET", f"/looms/{loom_id}")
 
 
 async def _until_ended(api: Api, loom: dict[str, Any], node_ids: list[str]) -> list[dict[str, Any]]:
@@ -124,7 +112,7 @@ async def _until_ended(api: Api, loom: dict[str, Any], node_ids: list[str]) -> l
             progress.say(f"{len(ended)} of {len(node_ids)} Nodes")
             if len(ended) == len(node_ids):
                 return [nodes[id] for id in node_ids]
-            changed = checked(await api.ask("GET", f"/looms/{loom['id']}?since={since}&wait={WAIT_S}"))
+            changed = await api.asked("GET", f"/looms/{loom['id']}?since={since}&wait={WAIT_S}")
             since = changed["version"]
             nodes |= {node["id"]: node for node in changed["nodes"]}
             if gone := set(node_ids) & set(changed["deleted"]):

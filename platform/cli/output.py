@@ -43,6 +43,13 @@ def print_rows(columns: Sequence[str], rows: Sequence[dict[str, Any]], *, as_jso
         print_table(columns, [[row[column] for column in columns] for row in rows])
 
 
+def print_one(columns: Sequence[str], row: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(row)
+    else:
+        print_rows(columns, [row], as_json=False)
+
+
 def example(command: str) -> dict[str, Any]:
     """Keyword arguments of a parser whose help ends with an example."""
     return {"epilog": f"example:\n  {command}", "formatter_class": argparse.RawDescriptionHelpFormatter}

@@ -10,13 +10,13 @@ from datetime import datetime
 
 from acs.events.hold import HoldStatus
 from acs.events.ids import BRANCH, HARVEST, JOB, KEY, made_at, parse
-from acs.events.ledger import REMEMBERED, BudgetExceeded, ChargeExceedsHold, UnknownHold
+from acs.events.ledger import REMEMBERED, ChargeExceedsHold, UnknownHold
 from acs.events.refused import Refused
-from acs.platform.ledger.books import SpendLimitReached
 from acs.platform.ledger.commits import Commits
 from acs.platform.ledger.contract import (
     Command,
     Granted,
+    Kept,
     Open,
     Refusal,
     Release,
@@ -28,30 +28,13 @@ from acs.platform.ledger.contract import (
     Waiting,
 )
 from acs.platform.ledger.job_queue import JobTicket
-from acs.platform.ledger.jobs import JobCapacityReached
-from acs.platform.ledger.looms import LoomQuotaReached, NodeNotDone, NoSuchNode, RootStays
 from acs.platform.ledger.memory import Memory
-from acs.platform.ledger.repeats import NoAnswerLeft, RequestDiffers, RequestRuns
-from acs.platform.ledger.traffic import QUEUE_FULL_RETRY_S, QueueFull, RateLimited, Ticket, Traffic
+from acs.platform.ledger.refusals import KeyNotAccepted, refusal_of
+from acs.platform.ledger.traffic import QUEUE_FULL_RETRY_S, Ticket, Traffic
 from acs.storage.event_store import Event
 
 Answer = Callable[[Reply], None]
 UNKNOWN = "unknown"
-
-_CODES: dict[type[Refused], str] = {
-    RateLimited: "rate_limited",
-    QueueFull: "queue_full",
-    SpendLimitReached: "spend_cap",
-    BudgetExceeded: "budget_exceeded",
-    RequestRuns: "running",
-    RequestDiffers: "idempotency_conflict",
-    NoAnswerLeft: "no_answer",
-    JobCapacityReached: "job_capacity",
-    LoomQuotaReached: "invalid_request",
-    RootStays: "invalid_request",
-    NodeNotDone: "node_not_done",
-    NoSuchNode: "loom_not_found",
-}
 
 
 class Desk:
@@ -118,6 +101,17 @@ class Desk:
         standing = self._table.standing_of(row) if row else None
         if standing is not Standing.ACCEPTED:
             raise KeyNotAccepted(standing or UNKNOWN)
+
+    def judge_later_work(self, order: Open) -> Kept | None:
+        """Of what is to run in the background: None: its Hold may be placed. Otherwise the answer of an earlier request
+        that was the same. Raises Refused. How much of it an account may have is for whoever takes it.
+        """
+        self.judge_key(order)
+        if (kept := self._repeats.judge(order.key, None, self._now())) is not None:
+            return kept
+        self._traffic.judge_rate(order.key_id)
+        self._books.judge(order, self._now())
+        return None
 
     def resolved(self, command: Settle | Release) -> tuple[HoldStatus, Sequence[Event]]:
         if isinstance(command, Release):
@@ -196,14 +190,3 @@ class Desk:
             self._grant(ticket.owner, ticket.order, ticket.answer)
         except Refused as refused:
             ticket.answer(refusal_of(ticket.order, refused))
-
-
-def refusal_of(order: Open, refused: Refused) -> Refusal:
-    if isinstance(refused, KeyNotAccepted):
-        return Refusal(order.hold_id, str(refused), "")
-    code = getattr(refused, "code", None) or _CODES[type(refused)]
-    return Refusal(order.hold_id, code, str(refused), getattr(refused, "retry_after_s", None))
-
-
-class KeyNotAccepted(Refused):
-    """The message is the key's Standing."""

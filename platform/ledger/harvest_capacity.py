@@ -59,16 +59,16 @@ def _of_month(harvests: Harvests, terms: Terms, now: datetime) -> int:
 
 
 class TooManyBytes(Refused):
-    code = "invalid_request"
+    pass
 
 
 class HarvestConcurrencyReached(Refused):
-    code = "harvest_concurrency_exceeded"
+    pass
 
 
 class HarvestCapacityReached(Refused):
-    code = "harvest_capacity_exceeded"
+    pass
 
 
 class HarvestQuotaReached(Refused):
-    code = "harvest_quota_exceeded"
+    pass

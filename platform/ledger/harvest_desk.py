@@ -10,7 +10,8 @@ from acs.events.refused import Refused
 from acs.platform.clock import Clock
 from acs.platform.ledger.commits import Commits
 from acs.platform.ledger.contract import Kept
-from acs.platform.ledger.desk import Desk, refusal_of
+from acs.platform.ledger.desk import Desk
+from acs.platform.ledger.erasing import Erase
 from acs.platform.ledger.harvest_capacity import judge_capacity
 from acs.platform.ledger.harvest_contract import (
     AskKept,
@@ -34,13 +35,14 @@ from acs.platform.ledger.harvest_contract import (
     SubmitHarvest,
     WaitForHarvest,
 )
-from acs.platform.ledger.harvest_runs import Erase, HarvestRuns
+from acs.platform.ledger.harvest_runs import HarvestRuns
 from acs.platform.ledger.harvest_views import page, sha256_of, view
-from acs.platform.ledger.harvest_waits import HarvestWaits
 from acs.platform.ledger.harvests import REMEMBERED
 from acs.platform.ledger.job_contract import Repeated, SubmitRefused
 from acs.platform.ledger.memory import Memory
+from acs.platform.ledger.refusals import refusal_of
 from acs.platform.ledger.traffic import Traffic
+from acs.platform.ledger.waits import Waits
 from acs.platform.limits import Limits
 from acs.storage.event_store import Event
 
@@ -65,12 +67,14 @@ class HarvestDesk:
         self._desk = desk
         self._runs = HarvestRuns(desk, memory, commits, limits, clock, now, erase)
         self._harvests, self._books, self._repeats = memory.harvests, memory.books, memory.repeats
+        self._table = memory.table
         self._traffic = traffic
         self._commits = commits
         self._limits = limits
         self._now = now
         self._kept = timedelta(seconds=limits.harvest_kept_s)
-        self._waits = HarvestWaits(limits, clock, self._status_of)
+        self._waits = Waits(clock, limits.key_harvest_waits, limits.platform_harvest_waits)
+        self._harvests.on_change = self._waits.changed
 
     def handle(self, owner: str, command: HarvestCommand, answer: Answer) -> None:
         """`owner` sent it. A command that comes again is answered as before and applied once."""
@@ -80,7 +84,7 @@ class HarvestDesk:
             case WaitForHarvest():
                 self._wait(owner, command, answer)
             case EndWait():
-                self._waits.end(owner, command.ask)
+                self._waits.end((owner, command.ask))
             case BrowseHarvests():
                 listed = self._harvests.newest_first(command.account_id, command.after)
                 shown = page(listed, command.limit, command.status, self._kept)
@@ -100,11 +104,9 @@ class HarvestDesk:
                 self._tell(answer, HarvestNoted(command.ask, self._runs.end(owner, command)))
             case AskKept():
                 self._tell(answer, KeptTold(command.ask, self._harvests.with_files()))
-        self._waits.answer_due()
 
     def runner_came(self, name: str, tell: Callable[[HarvestWork], None]) -> None:
         self._runs.came(name, tell)
-        self._waits.answer_due()
 
     def runner_left(self, name: str) -> None:
         self._runs.left(name)
@@ -112,7 +114,6 @@ class HarvestDesk:
     def offers(self, name: str, models: Sequence[str]) -> None:
         """The runner can run those of these models now."""
         self._runs.offers(name, models)
-        self._waits.answer_due()
 
     def look_after(self) -> None:
         """To be called every second or so: what is due, and files that have been kept long enough."""
@@ -121,7 +122,7 @@ class HarvestDesk:
         for harvest_id in self._harvests.ended_before(now - self._kept, EXPIRED_AT_ONCE):
             self._commits.add(self._harvests.expire(harvest_id, now))
         self._harvests.forget(now - REMEMBERED, EXPIRED_AT_ONCE)
-        self._waits.answer_due()
+        self._waits.look_after()
 
     # Inside
 
@@ -141,11 +142,8 @@ class HarvestDesk:
     def _judged(self, command: SubmitHarvest) -> Kept | None:
         """None: it may be taken. Otherwise the answer of an earlier request that was the same. Raises Refused."""
         order = command.order
-        self._desk.judge_key(order)
-        if (kept := self._repeats.judge(order.key, None, self._now())) is not None:
+        if (kept := self._desk.judge_later_work(order)) is not None:
             return kept
-        self._traffic.judge_rate(order.key_id)
-        self._books.judge(order, self._now())
         judge_capacity(self._harvests, command.terms, self._limits, self._now())
         return None
 
@@ -153,8 +151,7 @@ class HarvestDesk:
         order, now = command.order, self._now()
         _, placed = self._books.place(order, command.harvest_id, now)
         submitted = self._harvests.submit(command.harvest_id, command.terms, now)
-        begun = self._repeats.begin(order.key, order.hold_id, now)
-        return [*placed, *submitted, *begun, *self._repeats.end(order.hold_id, now, command.answer)]
+        return [*placed, *submitted, *self._repeats.answered(order.key, order.hold_id, now, command.answer)]
 
     def _cancel(self, command: CancelHarvest, answer: Answer) -> None:
         looked = LookAtHarvest(command.ask, command.account_id, command.harvest_id)
@@ -167,20 +164,18 @@ class HarvestDesk:
     def _wait(self, owner: str, command: WaitForHarvest, answer: Answer) -> None:
         """One whose status is another already is answered at once, by whoever called us, and counts for nothing."""
         looked = LookAtHarvest(command.ask, command.account_id, command.harvest_id)
-        if self._status_of(command.harvest_id) != command.seen:
+        record = self._harvests.get(command.harvest_id)
+        if record is None or record.status.value != command.seen:
             return self._tell_of(looked, answer)
-        if not self._waits.add(owner, command, lambda: self._tell_of(looked, answer)):
+        terms = (owner, command.ask), command.harvest_id, command.key_id, command.wait_s
+        if not self._waits.add(*terms, lambda: self._tell_of(looked, answer)):
             self._tell_of(looked, answer, declined=True)
-
-    def _status_of(self, harvest_id: str) -> str | None:
-        record = self._harvests.get(harvest_id)
-        return None if record is None else record.status.value
 
     def _sha256_of(self, command: LookAtFile) -> str | None:
         record = self._harvests.get(command.harvest_id)
         if record is None or record.status is not HarvestStatus.DONE or record.expired:
             return None
-        if self._runs.account_is_suspended(record.terms.account_id):
+        if self._table.account_is_suspended(record.terms.account_id):
             return None
         return sha256_of(record, command.file)
 

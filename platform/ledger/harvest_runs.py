@@ -13,19 +13,17 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from acs.events.harvest import HarvestRecord, HarvestStatus
-from acs.events.ids import ACCOUNT, parse
 from acs.platform.clock import Clock
 from acs.platform.ledger.commits import Commits
 from acs.platform.ledger.contract import Release, Settle
 from acs.platform.ledger.desk import Desk
+from acs.platform.ledger.erasing import Erase, erasing
 from acs.platform.ledger.harvest_contract import EndHarvest, HarvestWork, NoteShard, RunHarvest, StopHarvest
+from acs.platform.ledger.job_runs import ACCOUNT_SUSPENDED, ASKED, Ended
 from acs.platform.ledger.memory import Memory
+from acs.platform.ledger.runner_link import RunnerLink
 from acs.platform.limits import Limits
 from acs.storage.event_store import Event
-
-Erase = Callable[[str], None]  # is told the address of a plan that nobody needs any more
-Ended = Callable[[bool], None]  # is told whether the Harvest ended as cancelled
-ASKED, ACCOUNT_SUSPENDED = "asked", "account_suspended"  # why a Harvest was cancelled
 
 
 class HarvestRuns:
@@ -39,27 +37,25 @@ class HarvestRuns:
         now: Callable[[], datetime],
         erase: Erase,
     ) -> None:
+        """`erase`: plans that nobody needs any more."""
         self._desk = desk
         self._harvests, self._table = memory.harvests, memory.table
         self._commits = commits
         self._limits = limits
-        self._clock = clock
         self._now = now
         self._erase = erase
-        self._runner: str | None = None  # the one that is linked
-        self._tell: Callable[[HarvestWork], None] = _nobody_listens
-        self._unlinked_since = clock.now()
+        self._link: RunnerLink[HarvestWork] = RunnerLink(clock, limits.owner_lease_s)
         self._offered: frozenset[str] = frozenset()  # the models that can be had now
         self._stopping: dict[str, list[Ended]] = {}  # running ones that are to be cancelled
 
     def start_some(self) -> None:
         """As many pending ones as may run now. To be called whenever one has come or ended."""
-        while self._runner is not None and (harvest_id := self._next()) is not None:
+        while self._link.runner is not None and (harvest_id := self._next()) is not None:
             record = self._harvests[harvest_id]
-            if self.account_is_suspended(record.terms.account_id):
+            if self._table.account_is_suspended(record.terms.account_id):
                 self._cancelled(harvest_id, ACCOUNT_SUSPENDED, 0)
             else:
-                self._tell_to_run(harvest_id, self._harvests.start(harvest_id, self._runner, self._now()))
+                self._tell_to_run(harvest_id, self._harvests.start(harvest_id, self._link.runner, self._now()))
 
     def cancel(self, harvest_id: str, ended: Ended) -> None:
         """One that has not ended. A running one is stopped first; it may end otherwise before it is."""
@@ -74,8 +70,7 @@ class HarvestRuns:
     # Called for the runner
 
     def came(self, name: str, tell: Callable[[HarvestWork], None]) -> None:
-        """It takes the place of any other, which is gone: there is one at a time."""
-        self._runner, self._tell = name, tell
+        self._link.came(name, tell)
         for harvest_id, record in self._harvests.running():
             if record.runner == name:
                 self._tell_to_run(harvest_id, ())
@@ -86,14 +81,11 @@ class HarvestRuns:
         self.start_some()
 
     def left(self, name: str) -> None:
-        """Its link is gone, and perhaps only that."""
-        if name == self._runner:
-            self._runner, self._tell = None, _nobody_listens
-            self._unlinked_since = self._clock.now()
+        if self._link.left(name):
             self._offered = frozenset()
 
     def offers(self, name: str, models: Iterable[str]) -> None:
-        if name == self._runner:
+        if name == self._link.runner:
             self._offered = frozenset(models)
             self.start_some()
 
@@ -122,14 +114,9 @@ class HarvestRuns:
 
     def look_after(self) -> None:
         """To be called every second or so: those that are to be cancelled, and whose runner stays away."""
-        if self._runner is None and self._clock.now() - self._unlinked_since >= self._limits.owner_lease_s:
+        if self._link.stays_away:
             for harvest_id in list(self._stopping):
                 self._cancelled(harvest_id, ASKED, self._harvests[harvest_id].tokens_done)
-
-    def account_is_suspended(self, account_id: str) -> bool:
-        id = parse(ACCOUNT, account_id)
-        account = self._table.account(id) if id else None
-        return account is None or account.suspended
 
     # Inside
 
@@ -163,14 +150,7 @@ class HarvestRuns:
             self._commits.add((), self._telling(harvest_id, StopHarvest(harvest_id, record.runs)))
 
     def _telling(self, harvest_id: str, work: HarvestWork) -> Callable[[], None]:
-        """What tells the runner, if its run still counts by then."""
-        record = self._harvests[harvest_id]
-
-        def tell() -> None:
-            if record.status is HarvestStatus.RUNNING and (record.runs, record.runner) == (work.run, self._runner):
-                self._tell(work)
-
-        return tell
+        return self._link.telling(self._harvests[harvest_id], work)
 
     def _done(self, harvest_id: str, manifest_sha256: str) -> None:
         terms = self._harvests[harvest_id].terms
@@ -195,10 +175,6 @@ class HarvestRuns:
         """Each way to end leads here: the Harvest's end and its Hold's in one commit."""
         record: HarvestRecord = self._harvests[harvest_id]
         _, resolved = self._desk.resolved(resolution)
-        self._commits.add([*ended, *resolved], lambda: self._erase(record.terms.plan_sha256))
+        self._commits.add([*ended, *resolved], erasing(self._erase, record.terms.plan_sha256))
         for tell in self._stopping.pop(harvest_id, ()):
             tell(record.status is HarvestStatus.CANCELLED)
-
-
-def _nobody_listens(work: HarvestWork) -> None:
-    """Without a runner; one that comes is told all that it has to run."""

@@ -30,6 +30,7 @@ class Harvests:
         self._unfinished: dict[str, None] = {}  # ids, in the order in which they were submitted
         self._with_files: dict[str, None] = {}  # ids of those that ended and have not expired, oldest end first
         self._expired: dict[str, None] = {}
+        self.on_change: Callable[[str], None] = _nobody_watches  # is told whose status changes, within the same turn
 
     def apply(self, event: Any) -> None:
         """One event of a Harvest, as the log has it."""
@@ -151,8 +152,12 @@ class Harvests:
 
     def _changed(self, harvest_id: str, change: Callable[[Harvest], None]) -> Sequence[Event]:
         harvest = self._harvest(harvest_id)
+        before = harvest.record.status
         change(harvest)
-        return self._appended(harvest)
+        events = self._appended(harvest)
+        if harvest.record.status is not before:
+            self.on_change(harvest_id)
+        return events
 
     def _appended(self, harvest: Harvest) -> Sequence[Event]:
         events = harvest.collect_events()
@@ -161,6 +166,10 @@ class Harvests:
 
     def _harvest(self, harvest_id: str) -> Harvest:
         return Harvest.restored(_uuid(harvest_id), self._versions[harvest_id], self._records[harvest_id])
+
+
+def _nobody_watches(harvest_id: str) -> None:
+    pass
 
 
 def _uuid(harvest_id: str) -> UUID:

@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 
 from acs.events.refused import Refused
 from acs.platform.ledger.commits import Commits
-from acs.platform.ledger.contract import IdempotencyKey, Kept, Open
-from acs.platform.ledger.desk import Desk, refusal_of
+from acs.platform.ledger.contract import Kept, Open
+from acs.platform.ledger.desk import Desk
+from acs.platform.ledger.erasing import Erase, erasing
 from acs.platform.ledger.job_contract import (
     Browse,
     Cancel,
@@ -25,9 +26,10 @@ from acs.platform.ledger.job_contract import (
     SubmitRefused,
     Work,
 )
-from acs.platform.ledger.job_runs import Erase, JobRuns
+from acs.platform.ledger.job_runs import JobRuns
 from acs.platform.ledger.jobs import page, view
 from acs.platform.ledger.memory import Memory
+from acs.platform.ledger.refusals import refusal_of
 from acs.platform.ledger.traffic import Traffic
 from acs.platform.limits import Limits
 from acs.storage.event_store import Event
@@ -89,7 +91,7 @@ class JobDesk:
         self._runs.look_after()
         self._desk.call_next()
         for job_id, record in self._jobs.ended_before(self._now() - self._kept, EXPIRED_AT_ONCE):
-            self._commits.add(self._jobs.expire(job_id, self._now()), self._erasing(record.result_sha256))
+            self._commits.add(self._jobs.expire(job_id, self._now()), erasing(self._erase, record.result_sha256))
 
     # Inside
 
@@ -108,11 +110,8 @@ class JobDesk:
 
     def _judged(self, order: Open) -> Kept | None:
         """None: the Job may be taken. Otherwise the answer of an earlier request that was the same. Raises Refused."""
-        self._desk.judge_key(order)
-        if (kept := self._repeats.judge(order.key, None, self._now())) is not None:
+        if (kept := self._desk.judge_later_work(order)) is not None:
             return kept
-        self._traffic.judge_rate(order.key_id)
-        self._books.judge(order, self._now())
         self._jobs.judge_capacity(order.account_id, self._limits.account_jobs)
         return None
 
@@ -130,7 +129,7 @@ class JobDesk:
             request_sha256=command.request_sha256,
             created_at=command.created_at,
         )
-        return [*placed, *submitted, *self._remembered(order.key, order.hold_id, command.answer)]
+        return [*placed, *submitted, *self._repeats.answered(order.key, order.hold_id, now, command.answer)]
 
     def _cancel(self, command: Cancel, answer: Answer) -> None:
         record = self._jobs.get(command.job_id)
@@ -139,7 +138,7 @@ class JobDesk:
 
         def ended(cancelled: bool) -> None:
             if cancelled and self._repeats.judge(command.key, None, self._now()) is None:
-                self._commits.add(self._remembered(command.key, command.job_id, CANCELLED))
+                self._commits.add(self._repeats.answered(command.key, command.job_id, self._now(), CANCELLED))
             self._tell_of_cancelled(command, answer, was_ended=not cancelled)
 
         self._runs.cancel(command.job_id, ended)
@@ -148,10 +147,6 @@ class JobDesk:
         """`was_ended`: before it was asked for, unless it was asked for under the same Idempotency-Key."""
         repeated = was_ended and self._repeats.judge(command.key, None, self._now()) is not None
         self._tell_of(command, command.account_id, answer, was_ended=was_ended, repeated=repeated)
-
-    def _remembered(self, key: IdempotencyKey | None, hold_id: str, answer: Kept | None) -> Sequence[Event]:
-        """Of a request that is answered at once."""
-        return [*self._repeats.begin(key, hold_id, self._now()), *self._repeats.end(hold_id, self._now(), answer)]
 
     def _tell_of(
         self,
@@ -172,6 +167,3 @@ class JobDesk:
         listed = self._jobs.newest_first(command.account_id, command.after)
         told = JobsTold(command.ask, *page(listed, command.limit, command.status, self._kept))
         self._commits.add((), lambda: answer(told))
-
-    def _erasing(self, sha256: str | None) -> Callable[[], None]:
-        return lambda: self._erase(sha256) if sha256 else None

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
-from acs.events.ids import ACCOUNT, parse
 from acs.events.job import JobStatus
 from acs.events.loom_tree import BranchRecord
 from acs.platform.clock import Clock
@@ -19,17 +18,18 @@ from acs.platform.ledger.background import Background, Record
 from acs.platform.ledger.commits import Commits
 from acs.platform.ledger.contract import Release, Settle
 from acs.platform.ledger.desk import Desk
+from acs.platform.ledger.erasing import Erase, erasing
 from acs.platform.ledger.job_contract import Finish, RunJob, StopJob, Work
 from acs.platform.ledger.job_queue import JobTicket
 from acs.platform.ledger.memory import Memory
+from acs.platform.ledger.runner_link import RunnerLink
 from acs.platform.ledger.traffic import Traffic
 from acs.platform.limits import Limits
 from acs.storage.event_store import Event
 
-Erase = Callable[[str], None]  # is told the address of a request or a result that nobody needs any more
-Ended = Callable[[bool], None]  # is told whether the Job ended as cancelled
+Ended = Callable[[bool], None]  # is told whether what was to be cancelled ended so
 RETRY_GROWTH = 4  # each pause before another try is so many times the one before
-ASKED, ACCOUNT_SUSPENDED = "asked", "account_suspended"  # why a Job was cancelled
+ASKED, ACCOUNT_SUSPENDED = "asked", "account_suspended"  # why something was cancelled
 
 
 class JobRuns:
@@ -45,7 +45,7 @@ class JobRuns:
         erase: Erase,
     ) -> None:
         """What was queued or running goes on: queued Jobs wait for their turn, running ones keep their slots until
-        their runner is heard of.
+        their runner is heard of. `erase`: requests and results that nobody needs any more.
         """
         self._desk = desk
         self._jobs, self._books, self._table = Background(memory.jobs, memory.looms), memory.books, memory.table
@@ -55,9 +55,7 @@ class JobRuns:
         self._clock = clock
         self._now = now
         self._erase = erase
-        self._runner: str | None = None  # the one that is linked
-        self._tell: Callable[[Work], None] = _nobody_listens
-        self._unlinked_since = clock.now()
+        self._link: RunnerLink[Work] = RunnerLink(clock, limits.owner_lease_s)
         self._stopping: dict[str, list[Ended]] = {}  # running Jobs that are to be cancelled
         self._paused: dict[str, float] = {}  # Jobs that wait for another try → when
         for job_id in self._jobs.unfinished():
@@ -87,8 +85,7 @@ class JobRuns:
     # Called for the runner
 
     def came(self, name: str, tell: Callable[[Work], None]) -> None:
-        """It takes the place of any other, which is gone: there is one at a time."""
-        self._runner, self._tell = name, tell
+        self._link.came(name, tell)
         for job_id, record in self._jobs.running():
             if record.runner == name:
                 self._tell_to_run(job_id, ())
@@ -96,20 +93,17 @@ class JobRuns:
                 self._interrupt(job_id)
 
     def left(self, name: str) -> None:
-        """Its link is gone, and perhaps only that."""
-        if name == self._runner:
-            self._runner, self._tell = None, _nobody_listens
-            self._unlinked_since = self._clock.now()
+        if self._link.left(name):
             self._traffic.offer_jobs(())
 
     def offers(self, name: str, models: Iterable[str]) -> None:
-        if name == self._runner:
+        if name == self._link.runner:
             self._traffic.offer_jobs(models)
 
     def finish(self, name: str, told: Finish) -> None:
         record = self._jobs.get(told.job_id)
         if record is None or (record.runs, record.runner) != (told.run, name):
-            return self._commits.add((), self._erasing(*told.addresses))  # somebody else's run counts
+            return self._commits.add((), erasing(self._erase, *told.addresses))  # somebody else's run counts
         if record.status is not JobStatus.RUNNING:  # told again
             return
         stopping = told.job_id in self._stopping
@@ -122,12 +116,12 @@ class JobRuns:
             self._pause(record, told)
         else:
             self._answered(record, told)
-        self._commits.add((), self._erasing(*self._jobs.unwanted(told)))
+        self._commits.add((), erasing(self._erase, *self._jobs.unwanted(told)))
 
     def look_after(self) -> None:
         """To be called every second or so: Jobs whose runner stays away, and tries that are due."""
         now = self._clock.now()
-        if self._runner is None and now - self._unlinked_since >= self._limits.owner_lease_s:
+        if self._link.stays_away:
             for job_id, _ in self._jobs.running():
                 self._interrupt(job_id)
         for job_id in [job_id for job_id, due in self._paused.items() if due <= now]:
@@ -139,11 +133,11 @@ class JobRuns:
     def _start(self, job_id: str) -> None:
         """Its turn has come."""
         record = self._jobs[job_id]
-        assert self._runner is not None, "no Job has its turn without an offer"
-        if self._account_is_suspended(record.account_id):
+        assert self._link.runner is not None, "no Job has its turn without an offer"
+        if self._table.account_is_suspended(record.account_id):
             return self._cancelled(job_id, ACCOUNT_SUSPENDED)
         self._traffic.start(record.hold_id, None, record.model)
-        self._tell_to_run(job_id, self._jobs.start(job_id, self._runner, self._now()))
+        self._tell_to_run(job_id, self._jobs.start(job_id, self._link.runner, self._now()))
 
     def _tell_to_run(self, job_id: str, events: Sequence[Event]) -> None:
         """Once these are on disk."""
@@ -156,14 +150,7 @@ class JobRuns:
             self._commits.add((), self._telling(job_id, StopJob(job_id, record.runs)))
 
     def _telling(self, job_id: str, work: Work) -> Callable[[], None]:
-        """What tells the runner, if its run still counts by then."""
-        record = self._jobs[job_id]
-
-        def tell() -> None:
-            if record.status is JobStatus.RUNNING and (record.runs, record.runner) == (work.run, self._runner):
-                self._tell(work)
-
-        return tell
+        return self._link.telling(self._jobs[job_id], work)
 
     def _pause(self, record: Record, told: Finish) -> None:
         """Its slot is free meanwhile."""
@@ -171,7 +158,7 @@ class JobRuns:
         self._traffic.end(record.hold_id)
         self._paused[told.job_id] = self._clock.now() + self._limits.job_retry_s * RETRY_GROWTH**record.failed_tries
         failed = self._jobs.note_failed_try(told.job_id, told.code or "", told.http_status, self._now())
-        self._commits.add(failed, self._erasing(told.result_sha256))
+        self._commits.add(failed, erasing(self._erase, told.result_sha256))
 
     def _interrupt(self, job_id: str) -> None:
         """Its runner is gone; what it had done by then counts for nothing."""
@@ -203,22 +190,6 @@ class JobRuns:
         self._traffic.end(record.hold_id)
         self._traffic.leave_job(job_id)
         self._paused.pop(job_id, None)
-        self._commits.add([*ended, *resolved], self._erasing(record.request_sha256))
+        self._commits.add([*ended, *resolved], erasing(self._erase, record.request_sha256))
         for tell in self._stopping.pop(job_id, ()):
             tell(record.status is JobStatus.CANCELLED)
-
-    def _account_is_suspended(self, account_id: str) -> bool:
-        id = parse(ACCOUNT, account_id)
-        account = self._table.account(id) if id else None
-        return account is None or account.suspended
-
-    def _erasing(self, *addresses: str) -> Callable[[], None]:
-        def erase() -> None:
-            for sha256 in filter(None, addresses):
-                self._erase(sha256)
-
-        return erase
-
-
-def _nobody_listens(work: Work) -> None:
-    """Without a runner; one that comes is told all that it has to run."""

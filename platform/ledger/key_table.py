@@ -11,7 +11,7 @@ from uuid import UUID
 
 from acs.events.account import Account
 from acs.events.api_key import ApiKey
-from acs.events.ids import ACCOUNT, KEY, show
+from acs.events.ids import ACCOUNT, KEY, parse, show
 from acs.events.platform_settings import PlatformSettings
 from acs.platform.ledger.contract import Caller, KeyStanding, Standing
 
@@ -81,6 +81,12 @@ class KeyTable:
 
     def account(self, id: UUID) -> AccountRow | None:
         return self._accounts.get(id)
+
+    def account_is_suspended(self, account_id: str) -> bool:
+        """Also of one that nobody knows."""
+        id = parse(ACCOUNT, account_id)
+        account = self._accounts.get(id) if id else None
+        return account is None or account.suspended
 
     def key(self, id: UUID) -> KeyRow | None:
         return self._keys.get(id)

@@ -87,6 +87,10 @@ class Repeats:
         self._remember(request)
         return request.collect_events()
 
+    def answered(self, key: IdempotencyKey | None, id: str, now: datetime, kept: Kept | None) -> Sequence[Event]:
+        """`begin` and `end` of a request that is answered at once."""
+        return [*self.begin(key, id, now), *self.end(id, now, kept)]
+
     def keep(self, request: IdempotentRequest) -> None:
         """One that a checkpoint remembers."""
         self._remember(request)

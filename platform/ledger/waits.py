@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from acs.platform.clock import Clock
-from acs.platform.limits import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +17,16 @@ class _Wait:
 
 
 class Waits:
-    def __init__(self, limits: Limits, clock: Clock) -> None:
-        self._limits = limits
+    def __init__(self, clock: Clock, of_key: int, in_all: int) -> None:
+        """How many may wait at once, of each key and in all."""
         self._clock = clock
+        self._of_key = of_key
+        self._in_all = in_all
         self._waits: dict[tuple[str, int], _Wait] = {}
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return len(self._waits)
 
     def add(self, asker: tuple[str, int], what: str, key_id: str, wait_s: float, answer: Callable[[], None]) -> bool:
         """`asker`: who asks, and its number of the question, which it may ask again. `what`: the id of what may change.
@@ -29,7 +34,7 @@ class Waits:
         """
         self._waits.pop(asker, None)
         of_key = sum(wait.key_id == key_id for wait in self._waits.values())
-        if of_key >= self._limits.key_loom_waits or len(self._waits) >= self._limits.platform_loom_waits:
+        if of_key >= self._of_key or len(self._waits) >= self._in_all:
             return False
         until = self._clock.now() + wait_s
         self._waits[asker] = _Wait(what, key_id, until, answer)

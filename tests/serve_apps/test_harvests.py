@@ -463,12 +463,12 @@ async def test_a_read_with_wait_answers_when_the_status_changes(toy_checkpoint):
     async with harvests_api(toy_checkpoint, runner=False) as harvests:
         harvest_id = await harvests.submit()
         waiting = asyncio.create_task(harvests.get(harvest_id, "?wait=60"))
-        await until(lambda: harvests.api.ledger.harvest_desk._waits._waiting)
+        await until(lambda: harvests.api.ledger.harvest_desk._waits)
         harvests.held_up()
         harvests.hire()
         assert (await waiting).json()["status"] == "running"
         waiting = asyncio.create_task(harvests.get(harvest_id, "?wait=60"))
-        await until(lambda: harvests.api.ledger.harvest_desk._waits._waiting)
+        await until(lambda: harvests.api.ledger.harvest_desk._waits)
         await harvests.cancel(harvest_id)
         assert (await waiting).json()["status"] == "cancelled"
         assert (await harvests.get(harvest_id, "?wait=60")).json()["status"] == "cancelled"
@@ -484,7 +484,7 @@ async def test_more_than_four_waiting_reads_of_a_key_are_declined(toy_checkpoint
     async with harvests_api(toy_checkpoint, runner=False) as harvests:
         harvest_id = await harvests.submit()
         waiting = [asyncio.create_task(harvests.get(harvest_id, "?wait=60")) for _ in range(4)]
-        waits = harvests.api.ledger.harvest_desk._waits._waiting
+        waits = harvests.api.ledger.harvest_desk._waits
         await until(lambda: len(waits) == 4)
         answer = await harvests.get(harvest_id, "?wait=60")
         assert (answer.status_code, answer.json()["status"]) == (200, "pending")

@@ -211,7 +211,7 @@ async def test_a_waiting_read_ends_when_its_time_is_over(looms):
 async def test_a_fifth_waiting_read_of_a_key_is_answered_at_once(looms):
     loom_id, root = await looms.plant()
     waiting = [asyncio.create_task(looms.loom(loom_id, since=1, wait=30)) for _ in range(4)]
-    await until(lambda: len(looms.api.ledger.loom_desk._waits._waits) == 4)
+    await until(lambda: len(looms.api.ledger.loom_desk._reads._waits) == 4)
     answer = await looms.http.get(f"/v1/looms/{loom_id}", params={"since": 1, "wait": 30})
     assert (answer.headers["x-acs-longpoll"], answer.headers["retry-after"]) == ("declined", "3")
     await looms.branch(loom_id, root)

@@ -49,16 +49,8 @@ async def branch(request: Request) -> Response:
     order = order_of(caller, plan, http.request_id_of(request), key)
     order = msgspec.structs.replace(order, kind="branch", clamp=False)
     branch_id, created_at = show(BRANCH, uuid7()), int(time.time())
-    node_ids = [show(NODE, uuid7()) for _ in range(plan.choices)]
     asked = fields_of(sent)
-    views = [
-        NodeView(node_id, parent_id, wanted.at_token, "pending", branch_id, number, None, 0)
-        for number, node_id in enumerate(node_ids)
-    ]
-    nodes = [
-        node_object(view, None, model=order.model, sampling=sampling_of(asked, view.number), created_at=created_at)
-        for view in views
-    ]
+    nodes = _pending(parent_id, wanted.at_token, branch_id, plan, asked, created_at)
     body = orjson.dumps({"id": branch_id, "object": "branch", "loom_id": loom_id, "nodes": nodes})
     to_run = {name: value for name, value in sent.items() if name != "at_token"} | {"prompt": path.token_ids}
     blobs = [
@@ -74,7 +66,7 @@ async def branch(request: Request) -> Response:
         branch_id,
         parent_id,
         wanted.at_token,
-        node_ids,
+        [node["id"] for node in nodes],
         path.logprob,
         order,
         blobs[0].sha256,
@@ -91,6 +83,21 @@ async def branch(request: Request) -> Response:
         await erased(services.looms, *blobs)
         return await replayed_or_raised(request, refused)
     return await http.json_answer(request, body, status=202, headers={"Location": f"{PATH}/{loom_id}"})
+
+
+def _pending(
+    parent_id: str, at_token: int | None, branch_id: str, plan: Plan, asked: dict[str, Any], created_at: int
+) -> list[dict[str, Any]]:
+    """The Branch's Nodes as they are shown before they are grown."""
+    views = (
+        NodeView(show(NODE, uuid7()), parent_id, at_token, "pending", branch_id, number, None, 0)
+        for number in range(plan.choices)
+    )
+    model = plan.request.model
+    return [
+        node_object(view, None, model=model, sampling=sampling_of(asked, view.number), created_at=created_at)
+        for view in views
+    ]
 
 
 async def _plan(services: Services, wanted: Branching, path: Path, tokenizer_sha256: str) -> Plan:
