@@ -32,7 +32,6 @@ bench: setup
 	$(BIN)/python benchmarks/jobs.py
 	$(BIN)/python benchmarks/harvest.py
 	$(BIN)/python benchmarks/loom.py
-	$(BIN)/python benchmarks/loom.py
 
 setup:
 	@scripts/setup

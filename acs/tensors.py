@@ -70,7 +70,7 @@ def encode(array: np.ndarray, *, bfloat16: bool = False) -> dict[str, Any]:
     return envelope_of(array.astype(array.dtype.newbyteorder("<")).tobytes(), array.dtype.name, array.shape)
 
 
-def envelope_of(data: bytes, dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
+def envelope_of(data: bytes | memoryview, dtype: str, shape: tuple[int, ...]) -> dict[str, Any]:
     """The envelope of raw bytes: C order, little-endian, `dtype` as torch calls it ("bfloat16", "float32", …)."""
     return {
         "data": base64.b64encode(zstandard.ZstdCompressor(level=LEVEL).compress(data)).decode(),

@@ -256,13 +256,15 @@ def main() -> None:
         return
     from rivals import prepared
 
+    from acs.serve_apps.inference.replica import KEEPS_MEMORY
+
     model, checkpoint = prepared(CATALOGUES[arguments.model], arguments.models)
     config = json.loads((checkpoint / "config.json").read_text())
     setting = {
         "model": arguments.model,
         "checkpoint": str(checkpoint),
         "engine": dict(model.engine),
-        "env": dict(model.env),
+        "env": KEEPS_MEMORY | dict(model.env),  # for all of them: what it brings is told apart (README.md)
         "depth": config["num_hidden_layers"],
         "hidden": config["hidden_size"],
     }

@@ -2,8 +2,9 @@
 
     .venv/bin/python benchmarks/harvest.py [--model toy] [--prompts 512] [--rounds 3] [--lens PYTHON]
 
-The prompts are paragraphs of this project's own pages, new ones each round by a line of their own at the front. Each
-contender has loaded its model before it is asked, and one runs at a time, in turns:
+The prompts are paragraphs of this project's own pages, each made new by a line of its own at the front: what vLLM finds
+in its prefix cache it does not read. Each contender has loaded its model before it is asked, and one runs at a time, in
+turns. All may use the whole machine; the entry of the toy, which gives its engine one thread, is changed for that.
 
     vllm          prefill in one AsyncLLM, one token generated and thrown away; nothing is captured
     acs           POST /v1/harvest to a whole server, until it is done: Parquet on the disk, 3 Layers
@@ -35,6 +36,8 @@ import httpx
 from activations import CATALOGUES, QUIET, engine_arguments
 from load import run_load
 from rivals import Rival, cpu_s_of, prepared, start_ours
+
+from acs.platform.settings import SHIPPED_CATALOGUES
 
 PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
 BATCH = 8  # of Transformers
@@ -195,33 +198,40 @@ class Ours:
 # -- the comparison
 
 
-def texts(count: int) -> list[str]:
+def texts(tokenizer: Any, name: str, count: int) -> list[list[int]]:
     whole = "\n\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     parts = [part.strip()[:2000] for part in re.split(r"\n\s*\n", whole) if len(part.strip()) > 40]
-    return [parts[number % len(parts)] for number in range(count)]
+    return [tokenizer.encode(f"{index} {name}\n{parts[index % len(parts)]}") for index in range(count)]
+
+
+def with_all_cores(catalogue: str) -> Path:
+    """A catalogue as the shipped one, whose models have a whole CPU at least: so their engines use every core."""
+    text = (SHIPPED_CATALOGUES / f"{catalogue}.toml").read_text()
+    changed = Path(tempfile.mkdtemp(prefix="harvest-bench-"), f"{catalogue}.toml")
+    changed.write_text(re.sub(r"num_cpus = 0\.\d+", "num_cpus = 1", text))
+    return changed
 
 
 def compare(contenders: dict[str, Engine | Ours], tokenizer: Any, count: int, rounds: int) -> None:
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    rates: dict[str, list[float]] = {name: [] for name in contenders}
     cpu: dict[str, list[float]] = {name: [] for name in contenders}
-    rates: dict[str, tuple[float, float]] = {}
     for number in range(-1, rounds):  # the first is not counted: caches, compilation
         for name, contender in contenders.items():
-            prompts = [tokenizer.encode(f"{number} {name}\n{text}") for text in texts(count if number >= 0 else 16)]
+            prompts = texts(tokenizer, f"{number} {name}", count if number >= 0 else 16)
             before, started = contender.cpu_s(), time.perf_counter()
             size = contender.turn(prompts)
             took, used = time.perf_counter() - started, contender.cpu_s() - before
             if number >= 0:
-                seconds[name].append(took)
-                cpu[name].append(used)
                 tokens = sum(map(len, prompts))
-                rates[name] = tokens / took, size / took
+                rates[name].append(tokens / took)
+                cpu[name].append(used / tokens)
                 said = f"{tokens / took:8,.0f} tokens/s {size / took / 1e6:7.1f} MB/s {used:6.1f} s of CPU"
                 print(f"  round {number}: {name:<13} {tokens:,} tokens in {took:6.2f} s, {said}", flush=True)
     for name in contenders:
-        ratio = statistics.median(plain / ours for plain, ours in zip(seconds["vllm"], seconds[name], strict=True))
+        ratios = sorted(ours / plain for plain, ours in zip(rates["vllm"], rates[name], strict=True))
         busy = statistics.median(ours / plain for plain, ours in zip(cpu["vllm"], cpu[name], strict=True))
-        print(f"{name:<13} {ratio:.2f} × the rate of plain vLLM, {busy:.2f} × its CPU")
+        spread = f"({ratios[0]:.2f}–{ratios[-1]:.2f})"
+        print(f"{name:<13} {statistics.median(ratios):.2f} × {spread} the rate of plain vLLM, {busy:.2f} × its CPU")
 
 
 def beside(ours: Ours, rival: Rival, model: str, tokenizer: Any, count: int, seconds: float) -> None:
@@ -230,7 +240,7 @@ def beside(ours: Ours, rival: Rival, model: str, tokenizer: Any, count: int, sec
     url = rival.base + "/completions"
     asyncio.run(run_load(url, rival.key, body, 1, 1.0))
     alone = asyncio.run(run_load(url, rival.key, body, 1, seconds))
-    prompts = [tokenizer.encode(f"beside\n{text}") for text in texts(count)]
+    prompts = texts(tokenizer, "beside", count)
     job_id = ours.submit(prompts * max(1, 4000 // len(prompts)))
     time.sleep(1)  # it runs by then
     with_it = asyncio.run(run_load(url, rival.key, body, 1, seconds))
@@ -256,6 +266,7 @@ def main() -> None:
         asyncio.run(serve_turns(arguments.child, json.loads(arguments.setting)))
         return
     from acs.platform.tokenizer import ModelTokenizer
+    from acs.serve_apps.inference.replica import KEEPS_MEMORY
 
     catalogue = CATALOGUES[arguments.model]
     model, checkpoint = prepared(catalogue, arguments.models)
@@ -264,10 +275,10 @@ def main() -> None:
     setting = {
         "checkpoint": str(checkpoint),
         "engine": dict(model.engine),
-        "env": dict(model.env),
+        "env": KEEPS_MEMORY | dict(model.env),  # as ours has it
         "layers": layers,
     }
-    rival = start_ours(arguments.models, arguments.port, catalogue)
+    rival = start_ours(arguments.models, arguments.port, str(with_all_cores(catalogue)))
     ours = Ours(rival, arguments.model, layers)
     contenders: dict[str, Engine | Ours] = {"acs": ours}
     try:

@@ -56,7 +56,7 @@ class Bench:
             _model_forward=forward,
             execute_model=lambda _: self._runner._model_forward(positions=positions, input_ids=ids),
         )
-        Tap(self._runner, blocks, writes=True)
+        Tap(self._runner, blocks)
 
     def step_us(self, layers: list[int], steered: bool, steps: int) -> list[float]:
         names = [str(number) for number in range(self._requests)]
@@ -77,7 +77,7 @@ class Bench:
         values = np.full((1, 1, self._hidden), 0.01, "<f4").tobytes()
         vector = {"layers": [1], "rows": 1, "scale": 1.0, "norm_match": False, "positions": None}
         vectors = [{**vector, "file": str(self._exchange.share(values))}] if steered else []
-        given = {"group": name, "sheet": str(sheet.path), "capacity": self._tokens, "layers": layers}
+        given = {"group": name, "sheet": str(sheet.path), "layers": layers}
         params = SimpleNamespace(extra_args={KEY: {**given, "steering": vectors}})
         return SimpleNamespace(req_id=name, sampling_params=params)
 

@@ -69,6 +69,7 @@ class HarvestRecord:
     submitted_at: datetime
     status: HarvestStatus = HarvestStatus.PENDING
     runs: int = 0  # how often it was started; the number of the last run
+    fruitless: int = 0  # runs since the last one that wrote a shard
     runner: str | None = None  # who runs it, or ran it last
     started_at: datetime | None = None  # of its first run
     finished_at: datetime | None = None
@@ -84,6 +85,10 @@ class HarvestRecord:
     @property
     def tokens_done(self) -> int:
         return sum(shard.tokens for shard in self.shards.values())
+
+    @property
+    def bytes_done(self) -> int:
+        return sum(shard.bytes for shard in self.shards.values())
 
 
 class Harvest(Aggregate):
@@ -119,6 +124,7 @@ class Harvest(Aggregate):
         def apply(self, harvest: Harvest) -> None:
             record = harvest.record
             record.status, record.runs, record.runner = HarvestStatus.RUNNING, self.run, self.runner
+            record.fruitless += 1
             record.started_at = record.started_at or self.timestamp
 
     class ShardWritten(Aggregate.Event):
@@ -138,6 +144,7 @@ class Harvest(Aggregate):
         def apply(self, harvest: Harvest) -> None:
             shard = WrittenShard(**{name: getattr(self, name) for name in WrittenShard.__dataclass_fields__})
             harvest.record.shards[self.number] = shard
+            harvest.record.fruitless = 0
 
     class Done(Aggregate.Event):
         TOPIC = "acs.events.harvest:Harvest.Done"
@@ -149,7 +156,7 @@ class Harvest(Aggregate):
 
     class Failed(Aggregate.Event):
         TOPIC = "acs.events.harvest:Harvest.Failed"
-        word: str  # what went wrong: storage_full, storage_unavailable, or an error's code
+        word: str  # what went wrong: storage_full, storage_unavailable, runner_lost, or an error's code
 
         def apply(self, harvest: Harvest) -> None:
             harvest.end(HarvestStatus.FAILED, self.timestamp, self.word)

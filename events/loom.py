@@ -21,6 +21,8 @@ from eventsourcing.domain import Aggregate
 from acs.events.job import JobStatus
 from acs.events.loom_tree import BranchRecord, Content, LoomRecord, NodeRecord
 
+TITLE_ASKED_AGAIN_S = 60.0  # a giving of a title that comes again comes sooner
+
 
 class Loom(Aggregate):
     TOPIC = "acs.events.loom:Loom"
@@ -49,7 +51,10 @@ class Loom(Aggregate):
         title_sha256: str | None
 
         def apply(self, loom: Loom) -> None:
-            loom.record.title_sha256, loom.record.titled_at = self.title_sha256, self.originator_version
+            record, now = loom.record, self.timestamp.timestamp()
+            lately = {title: then for title, then in record.replaced_titles.items() if now - then < TITLE_ASKED_AGAIN_S}
+            record.replaced_titles = lately | ({record.title_sha256: now} if record.title_sha256 else {})
+            record.title_sha256, record.titled_at = self.title_sha256, self.originator_version
 
     class NodesImported(Aggregate.Event):
         """From another Loom, or from another tool, when it was created: done, and charged to nobody. The lists have an

@@ -61,6 +61,7 @@ class LoomRecord:
     branches: dict[str, BranchRecord] = field(default_factory=dict)
     gone: dict[str, int] = field(default_factory=dict)  # deleted Nodes → the version that deleted them
     titled_at: int = 1  # the version that changed the title last
+    replaced_titles: dict[str, float] = field(default_factory=dict)  # lately, addresses of blobs → when, Unix seconds
     deleted: bool = False
 
     @property

@@ -1,7 +1,8 @@
 """Length-prefixed msgpack frames over one TCP connection: how our processes talk on the road of a request.
 
 A frame is a 4-byte little-endian length and a msgpack array. All that becomes ready within one turn of the event loop
-travels in one frame, so a busy turn costs one write however many requests share it.
+travels in one frame, so a busy turn costs one write however many requests share it. One item that is too long for a
+frame travels in several: the highest bit of a length says that the frame goes on in the next.
 
 A port is open to the host's network, as Ray's own are, so a connection must begin with a Hello that holds the secret of
 this start.
@@ -27,6 +28,7 @@ PEER_GONE = (
     ((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT), 15_000),
 )
 FRAME_BYTES_MAX = 256 * 1024 * 1024  # a corrupt length must not make us allocate without bound
+GOES_ON = 1 << 31
 HELLO_BYTES_MAX = 1024  # nor a stranger, before it has shown the secret
 
 
@@ -59,6 +61,7 @@ class FrameProtocol(asyncio.Protocol):
         self._on_items = on_items
         self._on_lost = on_lost
         self._received = bytearray()
+        self._parts: list[bytes] = []  # of a frame that goes on
         self._outgoing: list[Any] = []
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
@@ -107,7 +110,11 @@ class FrameProtocol(asyncio.Protocol):
 
     def _write(self, payload: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines((len(payload).to_bytes(4, "little"), payload))
+            last = max(0, len(payload) - 1) // FRAME_BYTES_MAX * FRAME_BYTES_MAX
+            for start in range(0, last, FRAME_BYTES_MAX):
+                part = memoryview(payload)[start : start + FRAME_BYTES_MAX]
+                self._transport.writelines(((FRAME_BYTES_MAX | GOES_ON).to_bytes(4, "little"), part))
+            self._transport.writelines(((len(payload) - last).to_bytes(4, "little"), memoryview(payload)[last:]))
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -130,13 +137,19 @@ class FrameProtocol(asyncio.Protocol):
         received += data
         start, end = 0, len(received)
         while end - start >= 4:
-            size = int.from_bytes(received[start : start + 4], "little")
-            if size > (FRAME_BYTES_MAX if self.trusted else HELLO_BYTES_MAX):
+            word = int.from_bytes(received[start : start + 4], "little")
+            size = word & ~GOES_ON
+            if size > FRAME_BYTES_MAX or (word > HELLO_BYTES_MAX and not self.trusted):
                 return self.close()
             if end - start - 4 < size:
                 break
             frame = bytes(memoryview(received)[start + 4 : start + 4 + size])
             start += 4 + size
+            if self._parts or word & GOES_ON:
+                self._parts.append(frame)
+                if word & GOES_ON:
+                    continue
+                frame, self._parts = b"".join(self._parts), []
             try:
                 items = self._decoder.decode(frame)
             except msgspec.DecodeError:

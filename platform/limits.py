@@ -43,6 +43,7 @@ class Limits:
     harvest_body_bytes: int = _limit(50_000_000, "size of a harvest's body; beyond: 413")
     harvest_prompts: int = _limit(4096, "prompts of one harvest")
     harvest_tokens: int = _limit(2_000_000, "prompt tokens of one harvest")
+    harvest_runs: int = _limit(5, "runs of a harvest in a row whose runner died before a shard was written")
     harvest_bytes: int = _limit(32 * 1024**3, "rows of one harvest, as float32")
     harvest_shard_bytes: int = _limit(2 * 1024**3, "rows of one shard, and so of one prompt, as float32")
     key_harvests: int = _limit(3, "harvests of a key that have not ended; beyond: 429 harvest_concurrency_exceeded")
@@ -60,6 +61,9 @@ class Limits:
     account_looms: int = _limit(100, "Looms of an account; beyond: 400")
     loom_nodes: int = _limit(1000, "Nodes of a Loom; beyond: 400")
     branch_choices: int = _limit(64, "n of a Branch")
+    branch_shown_bytes: int = _limit(
+        16 * 1024**2, "n × the fields of a Branch, which each of its Nodes shows; beyond: 400"
+    )
     key_loom_waits: int = _limit(4, "reads of a key that wait at once for a Loom to change; more are answered at once")
     platform_loom_waits: int = _limit(64, "reads of all keys that wait at once for a Loom to change")
     owner_lease_s: float = _limit(10, "time after which a vanished API server's requests are given up")

@@ -128,6 +128,11 @@ class Settings:
         """Where a child process of the supervisor leaves the sentence for the operator."""
         return self.run_dir / "fault"
 
+    @property
+    def ray_starting_file(self) -> Path:
+        """There while the driver starts Ray; there still when that failed."""
+        return self.run_dir / "ray_starting"
+
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
         """Raises SettingsError with one sentence that names the variable."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from acs.events.idempotency import REMEMBERED
 from acs.platform.completions.served import ServedModel
-from acs.platform.harvests.links import Links, links_key
+from acs.platform.harvests.links import BucketLinks, Links, links_key
 from acs.platform.key_book import KeyBook
 from acs.platform.ledger.client import LedgerClient
 from acs.platform.limits import Limits
@@ -17,6 +18,7 @@ from acs.platform.settings import Settings
 from acs.platform.views.contract import Views
 from acs.platform.views.remote import RemoteViews
 from acs.storage.blobs import Blobs
+from acs.storage.shards.presigned import Presigner
 from acs.storage.shards.store import Store
 
 # Two answers of 256 whole-vocabulary rows are 100 MB of arrays on their way; more wait their turn.
@@ -53,8 +55,10 @@ def harvest_files_of(settings: Settings) -> Store:
     return Store.at(settings.harvests_place)
 
 
-def links_of(settings: Settings) -> Links:
-    """Raises OSError."""
+def links_of(settings: Settings, files: Store) -> Links | BucketLinks:
+    """`files`: of all Harvests. Raises OSError, and ValueError when the keys of a bucket are missing."""
+    if files.region is not None:
+        return BucketLinks(Presigner.of(settings.harvests_place, files.region, os.environ), files)
     return Links(links_key(settings.links_key), settings.public_url)
 
 
@@ -71,6 +75,6 @@ class Services:
     looms: Blobs  # titles, Nodes and Branches
     harvest_plans: Blobs
     harvest_files: Store  # a place for each Harvest in it
-    links: Links
+    links: Links | BucketLinks  # to them
     views: Views = field(default_factory=RemoteViews)
     whole_vocabulary: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(WHOLE_VOCABULARY_AT_ONCE))

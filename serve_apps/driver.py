@@ -1,7 +1,7 @@
 """`python -m acs.serve_apps.driver`: prepare the models, start Ray, the ledger, Serve and the engines, stand by.
 
 Runs as the supervisor's child with the environment of `acs.platform.server.environment`. It never stops what it
-started: that is the supervisor's work, except in a cluster that it joined.
+started: that is the supervisor's work.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import threading
 import time
 import urllib.error
@@ -19,21 +18,20 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.serve._private import api, client
 
 from acs.platform.catalogue import Catalogue, CatalogueError
 from acs.platform.ledger_actor import start_ledger
 from acs.platform.models import ModelError, prepare
-from acs.platform.named_actor import NAMESPACE
 from acs.platform.server import child, memory, preflight, processes
-from acs.platform.server.environment import SCRATCH, for_workers
 from acs.platform.server.faults import ServerFault
 from acs.platform.server.progress import say
 from acs.platform.settings import Settings
 from acs.platform.views_actor import start_views
-from acs.serve_apps import build
+from acs.serve_apps import build, cluster, own_ray
 
-_OBJECT_STORE_BYTES = 256 * 1024**2
-_READY_LIMIT_S = 30.0  # from all applications running to an answer through the proxy
+_PROXY_LIMIT_S = 180.0  # for Serve's proxies to start, and then to know the ingresses: Serve gives them 60 s each
+_READY_LIMIT_S = 120.0  # from all applications running to an answer through the proxy
 
 
 def main(settings: Settings) -> None:
@@ -70,23 +68,11 @@ def _prepared_catalogue(settings: Settings) -> Catalogue:
 
 
 def _start_ray(settings: Settings) -> None:
-    if settings.ray_address is not None:
-        signal.signal(signal.SIGTERM, lambda *_: _leave_cluster())
-        environ = {"env_vars": for_workers(os.environ)}
-        ray.init(address=settings.ray_address, namespace=NAMESPACE, log_to_driver=False, runtime_env=environ)
+    if settings.ray_address is None:
+        with own_ray.tried_again(settings):
+            own_ray.start(settings)
         return
-    # Without its dashboard Ray still starts that process, of 120 MB, for usage statistics alone. Switched off, it asks
-    # the cloud providers' metadata services who we are all the same.
-    ray._private.services.start_api_server = lambda *_, **__: (None, None)
-    ray.init(
-        namespace=NAMESPACE,
-        include_dashboard=False,
-        # Ray's CPUs are shares to be counted, and every replica takes some: more than there are, so that none waits.
-        num_cpus=(os.cpu_count() or 1) + 64,
-        object_store_memory=_OBJECT_STORE_BYTES,
-        log_to_driver=False,
-        _temp_dir=os.environ[SCRATCH],
-    )
+    cluster.join(settings)
 
 
 def _start_serve(settings: Settings) -> None:
@@ -94,10 +80,12 @@ def _start_serve(settings: Settings) -> None:
     listens for its proxy: on one machine, nobody else.
     """
     alone = settings.ray_address is None
-    serve.start(
-        proxy_location="HeadOnly" if alone else "EveryNode",
-        http_options=serve.HTTPOptions(host="127.0.0.1" if alone else "0.0.0.0", port=settings.port),
-    )
+    api.HTTP_PROXY_TIMEOUT = client.HTTP_PROXY_TIMEOUT = _PROXY_LIMIT_S
+    with own_ray.tried_again(settings) if alone else contextlib.nullcontext():
+        serve.start(
+            proxy_location="HeadOnly" if alone else "EveryNode",
+            http_options=serve.HTTPOptions(host="127.0.0.1" if alone else "0.0.0.0", port=settings.port),
+        )
 
 
 def _deploy(models: list[Any], front: list[Any]) -> None:
@@ -174,13 +162,6 @@ def _stand_by(vital: list[processes.Process]) -> None:
         time.sleep(1.0)
     gone = [p.command.split()[0].rpartition("/")[2] for p in vital if not processes.alive(p)]
     raise ServerFault(f"A process that the server needs has died ({', '.join(gone)}); the logs are in run/logs.")
-
-
-def _leave_cluster() -> None:
-    for name in list(serve.status().applications):
-        if name in ("api", "jobs") or name.startswith("model-"):
-            serve.delete(name, _blocking=False)
-    os._exit(0)
 
 
 if __name__ == "__main__":

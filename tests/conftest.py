@@ -16,21 +16,26 @@ from acs.platform.models import prepare
 from acs.platform.settings import SHIPPED_CATALOGUES
 
 
-class OneEngineAtATime(LoadFileScheduling):  # type: ignore[misc]
+class InTurn(LoadFileScheduling):  # type: ignore[misc]
     """`make test` runs two processes. One has all tests with a real engine, one server or engine at a time, since two
     would starve each other on two cores; the other has the rest, file by file.
     """
 
-    WHOLE = ("tests/docs/", "tests/engine/", "tests/server/")
-    PARTS = ("tests/server/test_ledger_", "tests/server/test_views_")  # one process of a server, no engine
+    ENGINES = (
+        "tests/docs/",
+        "tests/engine/",
+        *(
+            f"tests/server/test_{name}"
+            for name in ("activations", "hang_ups", "harvests", "kills", "looms", "offline", "real")
+        ),
+    )
 
     def _split_scope(self, nodeid: str) -> str:
-        whole = nodeid.startswith(self.WHOLE) and not nodeid.startswith(self.PARTS)
-        return "engines" if whole else str(super()._split_scope(nodeid))
+        return "engines" if nodeid.startswith(self.ENGINES) else str(super()._split_scope(nodeid))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneEngineAtATime:
-    return OneEngineAtATime(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> InTurn:
+    return InTurn(config, log)
 
 
 @pytest.fixture(scope="module", autouse=True)

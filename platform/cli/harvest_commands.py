@@ -118,7 +118,8 @@ def _state(harvest: Any, rate: float) -> str:
     share = progress["tokens_done"] / harvest["n_tokens"]
     left = f", {(harvest['n_tokens'] - progress['tokens_done']) / rate:.0f} s left" if rate else ""
     bar = "█" * round(20 * share) + "░" * (20 - round(20 * share))
-    return f"{bar} {progress['prompts_done']:,} of {harvest['n_prompts']:,} prompts, {rate:,.0f} tokens/s{left}"
+    prompts = f"{progress['prompts_done']:,} of {harvest['n_prompts']:,} prompts"
+    return f"{bar} {prompts}, {rate:,.0f} tokens/s, {progress['bytes_done'] / 1e6:,.1f} MB{left}"
 
 
 def _show(harvest: dict[str, Any], args: argparse.Namespace, *, judge: bool = True) -> int:
@@ -143,9 +144,12 @@ def _body(args: argparse.Namespace) -> Any:
 
 def _prompts(path: Path) -> list[Any]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # splitlines() would split at whatever Unicode calls a line's end, within a prompt too.
+        lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise CommandFailed(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise CommandFailed(f"{path} is not UTF-8: at byte {error.start}.") from None
     if path.suffix != ".jsonl":
         return [line for line in lines if line.strip()]
     return [parsed(line, f"{path}, line {number},") for number, line in enumerate(lines, start=1) if line.strip()]

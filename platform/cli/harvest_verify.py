@@ -13,6 +13,8 @@ from acs import tensors
 from acs.platform.cli.api import Api
 from acs.platform.cli.errors import CommandFailed
 
+TINY = np.finfo(np.float32).tiny
+
 
 async def verify_sample(api: Api, folder: Path, sample: int) -> dict[str, Any]:
     """`sample`: prompts, drawn by chance. The least cosine of a row with the Completion's, and the largest difference
@@ -24,6 +26,8 @@ async def verify_sample(api: Api, folder: Path, sample: int) -> dict[str, Any]:
         raise CommandFailed(f"{folder} has no manifest: {error.strerror}.") from None
     if manifest["contents"] != "residual_stream" or manifest["positions"] != "all":
         raise CommandFailed("Only harvests of whole rows at all positions can be read again by a Completion.")
+    if sample < 1:
+        raise CommandFailed("--sample must be 1 or more.")
     drawn = sorted(random.sample(range(manifest["n_prompts"]), min(sample, manifest["n_prompts"])))
     least, largest, rows = 1.0, 0.0, 0
     for index in drawn:
@@ -37,7 +41,10 @@ async def verify_sample(api: Api, folder: Path, sample: int) -> dict[str, Any]:
         }
         answer = await api.asked("POST", "/completions", json=body)
         theirs = tensors.decode(answer["activations"]["residual_stream"])
-        cosine = (ours * theirs).sum(-1) / (np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1))
+        if not np.isfinite(ours).all():
+            raise CommandFailed(f"Prompt {index} has numbers that are not finite.")
+        cosine = (ours * theirs).sum(-1) / np.maximum(np.linalg.norm(ours, axis=-1), TINY)
+        cosine /= np.maximum(np.linalg.norm(theirs, axis=-1), TINY)  # a row of zeros is like none
         least, largest = min(least, float(cosine.min())), max(largest, float(np.abs(ours - theirs).max()))
         rows += ours.shape[0] * ours.shape[1]
     return {"prompts": len(drawn), "rows": rows, "least_cosine": round(least, 9), "largest_difference": largest}

@@ -61,7 +61,7 @@ def _check_size(
     left = model.max_model_len - max(map(len, prompts))
     max_tokens = request.max_tokens or min(limits.max_tokens_whole, max(1, left))
     positions = request.choices_per_prompt * sum(len(ids) + max_tokens - 1 for ids in prompts)
-    size = len(capture) * positions * model.hidden_size * model.activation_item_bytes
+    size = positions * model.capture_bytes(len(capture))
     if size > limits.activation_bytes:
         raise InvalidRequest(
             f"output_residual_stream asks for {len(capture)} Layers × {positions:,} positions × {model.hidden_size} "

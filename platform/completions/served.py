@@ -31,6 +31,10 @@ class ServedModel:
     def hidden_size(self) -> int:
         return int(self.tokenizer.config["hidden_size"])
 
+    def capture_bytes(self, layers: int) -> int:
+        """Of one position, when so many Layers are captured."""
+        return layers * self.hidden_size * self.activation_item_bytes
+
     @property
     def activation_item_bytes(self) -> int:
         """Of one number of the residual stream: a catalogue entry with activations names the dtype."""

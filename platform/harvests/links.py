@@ -1,4 +1,6 @@
-"""Links to a harvest's files, which work without a key: signed over harvest, file and expiry."""
+"""Links to a harvest's files, which work without a key: signed over harvest, file and expiry, by us when the files lie
+in a folder; by the bucket's own rules when they lie in one.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+
+from acs.storage.shards.presigned import Presigner
+from acs.storage.shards.store import Store
 
 KEY_BYTES = 32
 
@@ -32,6 +39,22 @@ class Links:
     def _signature(self, harvest_id: str, file: str, expires: int) -> str:
         signed = f"{harvest_id}\n{file}\n{expires}".encode()  # names of files hold no line ends
         return hmac.new(self._key, signed, hashlib.sha256).hexdigest()
+
+
+class BucketLinks:
+    """The bucket answers them. Until they expire, or the files go, nobody can stop one."""
+
+    def __init__(self, presigner: Presigner, files: Store, now: Callable[[], datetime] = lambda: datetime.now(UTC)):
+        """`files`: a place for each harvest in it."""
+        self._presigner = presigner
+        self._files = files
+        self._now = now
+
+    def url(self, harvest_id: str, file: str, expires: int) -> str:
+        """`expires`: in Unix seconds; no link works longer than a bucket allows, which is a week."""
+        now = self._now()
+        path = self._files.inside(harvest_id).path_of(file)
+        return self._presigner.url(path, now, max(1, expires - int(now.timestamp())))
 
 
 def links_key(path: Path) -> bytes:

@@ -72,6 +72,7 @@ async def plan_harvest(request: HarvestRequest, models: Mapping[str, ServedModel
     row_bytes = len(layers) * _width(model, request.project_onto) * 4
     sizes = [row_bytes * (len(ids) if positions == ALL else 1) for ids in prompts]
     _check_bytes(sizes, limits)
+    _check_captures(model, layers, prompts, limits)
     cuts = cut(sizes, request.shard_size or SHARD_PROMPTS, limits.harvest_shard_bytes)
     return HarvestPlan(model, prompts, layers, positions, request.project_onto, cuts)
 
@@ -139,6 +140,18 @@ def _check_bytes(sizes: list[int], limits: Limits) -> None:
             "fewer Layers.",
             param=f"prompts[{index}]",
         )
+
+
+def _check_captures(model: ServedModel, layers: list[int], prompts: list[list[int]], limits: Limits) -> None:
+    """A prompt is read in one piece, whatever is kept of it."""
+    token_bytes = model.capture_bytes(len(layers))
+    for index, ids in enumerate(prompts):
+        if len(ids) * token_bytes > limits.harvest_shard_bytes:
+            raise InvalidRequest(
+                f"prompts[{index}] has {len(ids) * token_bytes:,} bytes of Activations to be read at once; at most "
+                f"{limits.harvest_shard_bytes:,}. Ask for fewer Layers.",
+                param=f"prompts[{index}]",
+            )
 
 
 def _width(model: ServedModel, directions: np.ndarray | None) -> int:

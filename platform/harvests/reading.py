@@ -11,10 +11,11 @@ from acs.platform.completions.inbox import Inbox
 from acs.platform.errors import InferenceError, InternalError, UpstreamDeadline
 from acs.platform.inference.contract import Captured, Delta, Engine, Failed, Generate, Sampling
 
-CHUNK_TOKENS = 2048  # of one request: enough to keep the engine busy, few enough to be read again without regret
+CHUNK_TOKENS = 8192  # of one request: many, so that its prompts fill an engine's steps, few enough to be read again
 CHUNK_BYTES = 64 * 2**20  # of what one request captures, unless a single prompt has more
-PAUSES_S = (0.5, 2.0, 8.0, 30.0, 60.0)  # before each further try; a replica that was killed is back within them
-DEADLINE_S = 600.0  # of one request
+PAUSES_S = (0.5, 2.0, 8.0, 30.0, 60.0)  # before each further try
+DOWN_LOOKS, LOOK_S = 1800, 1.0  # while nobody serves the model a try waits besides: a large one takes minutes to load
+DEADLINE_S = 3600.0  # of one request, most of which it may wait: it gives way to direct ones
 
 
 def chunk_tokens(token_bytes: int) -> int:
@@ -38,21 +39,30 @@ async def read(
     engine: Engine, prompts: list[list[int]], layers: list[int], pauses_s: Sequence[float] = PAUSES_S
 ) -> list[Captured]:
     """The stream of each prompt at every position. Raises the contract's errors: those that say the same request may
-    succeed only when it did not, after all pauses.
+    succeed, and that it came to no end in time, only when it did not after all pauses.
     """
     for pause_s in pauses_s:
         try:
             return await _read_once(engine, prompts, layers)
         except InferenceError as error:
-            if not error.retryable:
+            if not error.retryable and not isinstance(error, UpstreamDeadline):
                 raise
         await asyncio.sleep(pause_s)
+        await _while_down(engine)
     return await _read_once(engine, prompts, layers)
 
 
+async def _while_down(engine: Engine) -> None:
+    for _ in range(DOWN_LOOKS):
+        if engine.status().status != "down":
+            return
+        await asyncio.sleep(LOOK_S)
+
+
 async def _read_once(engine: Engine, prompts: list[list[int]], layers: list[int]) -> list[Captured]:
-    sampling = Sampling(max_tokens=1, temperature=0.0)  # a token is made, and not looked at: its stream never is
-    request = Generate(f"hrv-{secrets.token_hex(8)}", prompts, 1, sampling, capture=layers, gives_way=True)
+    sampling = Sampling(max_tokens=1, temperature=0.0)  # the least that can be asked for
+    own_id = f"hrv-{secrets.token_hex(8)}"
+    request = Generate(own_id, prompts, 1, sampling, capture=layers, gives_way=True, only_capture=True)
     inbox = Inbox()
     engine.submit(request, inbox.put)
     try:

@@ -20,7 +20,7 @@ def kept(values: NDArray[Any], positions: str, directions: NDArray[np.float32] |
     to float32; what is only chosen stays as it is.
     """
     if positions == "last":
-        values = values[:, -1:]
+        values = values[:, -1:].copy()  # else all positions stay in memory with it
     if positions != "mean" and directions is None:
         return values
     exact = _widened(values).astype(np.float64)

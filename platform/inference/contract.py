@@ -58,6 +58,7 @@ class Generate(msgspec.Struct, array_like=True, frozen=True):
     `capture`: Layers, ascending, whose residual stream comes as one Captured for each choice; never with `stream`.
     `steering`: added to every choice's stream, in this order.
     `gives_way`: nobody waits for it: while other requests run it gets little of the engine.
+    `only_capture`: its tokens are of no use, so that what lies above its last captured Layer need not be computed.
     """
 
     request_id: str  # ours, unique: a client's X-Request-Id is a label and may repeat
@@ -70,6 +71,7 @@ class Generate(msgspec.Struct, array_like=True, frozen=True):
     capture: list[int] = []
     steering: list[Steering] = []
     gives_way: bool = False
+    only_capture: bool = False
 
 
 class LogprobRows(msgspec.Struct, array_like=True, frozen=True):
@@ -130,7 +132,7 @@ class Captured(msgspec.Struct, array_like=True, tag=5, frozen=True):
     index: int
     shape: tuple[int, int, int]
     dtype: str
-    data: bytes
+    data: memoryview  # decoded without a copy
 
 
 class Failed(msgspec.Struct, array_like=True, tag=4, frozen=True):

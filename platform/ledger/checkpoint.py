@@ -24,7 +24,7 @@ from acs.platform.ledger.key_table import AccountRow, KeyRow, KeyTable
 from acs.platform.ledger.looms import Looms
 from acs.platform.ledger.repeats import Repeats
 
-FORM = 5  # to be raised with every change of what a checkpoint holds or means
+FORM = 6  # to be raised with every change of what a checkpoint holds or means
 
 
 class _Table(msgspec.Struct, array_like=True):

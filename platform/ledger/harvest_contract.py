@@ -144,6 +144,7 @@ class HarvestView(msgspec.Struct, array_like=True, frozen=True):
     prompts_done: int
     tokens_done: int
     shards_done: int
+    bytes_done: int
     started_at: datetime | None  # of its first run
     finished_at: datetime | None
     word: str | None  # why it failed or was cancelled

@@ -25,6 +25,8 @@ from acs.platform.ledger.runner_link import RunnerLink
 from acs.platform.limits import Limits
 from acs.storage.event_store import Event
 
+RUNNER_LOST = "runner_lost"
+
 
 class HarvestRuns:
     def __init__(
@@ -71,6 +73,7 @@ class HarvestRuns:
 
     def came(self, name: str, tell: Callable[[HarvestWork], None]) -> None:
         self._link.came(name, tell)
+        self._give_one_up(name)
         for harvest_id, record in self._harvests.running():
             if record.runner == name:
                 self._tell_to_run(harvest_id, ())
@@ -119,6 +122,18 @@ class HarvestRuns:
                 self._cancelled(harvest_id, ASKED, self._harvests[harvest_id].tokens_done)
 
     # Inside
+
+    def _give_one_up(self, name: str) -> None:
+        """Of those whose runs were lost too often, `name` being another runner, and got no further. Which of them it
+        was that took the runner with it, nobody knows: the others have another run without it.
+        """
+        lost = [(id, record) for id, record in self._harvests.running() if record.runner != name]
+        fruitless, _, harvest_id = max(
+            ((record.fruitless, turn, id) for turn, (id, record) in enumerate(lost) if id not in self._stopping),
+            default=(0, 0, ""),
+        )
+        if fruitless >= self._limits.harvest_runs:
+            self._failed(harvest_id, RUNNER_LOST, self._harvests[harvest_id].tokens_done)
 
     def _next(self) -> str | None:
         """The oldest pending one of the account that has the fewest running."""

@@ -26,6 +26,7 @@ def view(harvest_id: str, record: HarvestRecord, kept: timedelta) -> HarvestView
         prompts_done=record.prompts_done,
         tokens_done=record.tokens_done,
         shards_done=len(shards),
+        bytes_done=record.bytes_done,
         started_at=record.started_at,
         finished_at=record.finished_at,
         word=record.word,

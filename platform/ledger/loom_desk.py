@@ -125,9 +125,11 @@ class LoomDesk:
 
     def _retitle(self, command: Retitle, answer: Answer) -> None:
         record = self._looms.find(command.account_id, command.loom_id)
-        if record is not None and record.title_sha256 != command.title_sha256:
+        given = command.title_sha256
+        # Each giving has a blob of its own. One that was replaced and comes again would name what is erased.
+        if record is not None and record.title_sha256 != given and given not in record.replaced_titles:
             former = record.title_sha256
-            changed = self._looms.change(command.loom_id, lambda loom: loom.retitle(command.title_sha256, self._now()))
+            changed = self._looms.change(command.loom_id, lambda loom: loom.retitle(given, self._now()))
             self._commits.add(changed, erasing(self._erase, former))
         shown = None if record is None else self._reads.view(command.loom_id, record, only=())
         self._reads.tell(LoomTold(command.ask, shown), answer)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from acs.events.ids import NODE, show, uuid7
-from acs.platform.errors import InvalidRequest
+from acs.platform.errors import ContextLengthExceeded, InvalidRequest
 from acs.platform.looms.request import ImportedNode
 from acs.platform.looms.stored import NodeContent
 from acs.platform.tokenizer import ModelTokenizer
@@ -21,7 +22,7 @@ class Planted:
     parent: Planted | None
     parent_token: int | None
     content: NodeContent
-    path: list[int]  # token ids in front of it
+    path_tokens: int  # in front of it
     path_logprob: float | None
     depth: int
 
@@ -31,8 +32,10 @@ class Planted:
         return None if known is None else math.fsum(known)
 
 
-def plant(nodes: Sequence[ImportedNode], tokenizer: ModelTokenizer, model_id: str) -> list[Planted]:
-    """In their order, the root first. Blocks for a second or more. Raises InvalidRequest."""
+def plant(nodes: Sequence[ImportedNode], tokenizer: ModelTokenizer, model_id: str, max_model_len: int) -> list[Planted]:
+    """In their order, the root first. Blocks for a second or more. Raises InvalidRequest, and ContextLengthExceeded for
+    a Node whose path and tokens are more than `max_model_len`.
+    """
     planted: dict[str, Planted] = {}
     for number, node in enumerate(nodes):
         where = f"nodes[{number}]"
@@ -44,35 +47,56 @@ def plant(nodes: Sequence[ImportedNode], tokenizer: ModelTokenizer, model_id: st
                 f"{where}.parent_id must name an earlier Node, and be null for the first alone.",
                 param=f"{where}.parent_id",
             )
-        path, logprob = _path_to(parent, node.parent_token, where)
-        content = _content(node, path, tokenizer, model_id, where)
+        taken = node.parent_token
+        before, logprob = _path_to(parent, taken, where)
+        ids = _ids(node, parent is None, tokenizer, where)
+        if before + len(ids) > max_model_len:  # judged first: each Node's path is copied and decoded
+            raise ContextLengthExceeded(
+                f"{where} ends after {before + len(ids)} tokens of its path; the context of {model_id} is "
+                f"{max_model_len} tokens.",
+                param=where,
+            )
+        content = _content(node, _ids_before(parent, taken), ids, tokenizer, model_id, where)
         depth = 0 if parent is None else parent.depth + 1
-        planted[node.id] = Planted(show(NODE, uuid7()), parent, node.parent_token, content, path, logprob, depth)
+        planted[node.id] = Planted(show(NODE, uuid7()), parent, taken, content, before, logprob, depth)
     return list(planted.values())
 
 
-def _path_to(parent: Planted | None, taken: int | None, where: str) -> tuple[list[int], float | None]:
-    """Token ids, and the log probability of those that were generated."""
+def _path_to(parent: Planted | None, taken: int | None, where: str) -> tuple[int, float | None]:
+    """How many tokens, and the log probability of those that were generated."""
     if parent is None:
-        return [], 0.0
+        return 0, 0.0
     tokens = len(parent.content.token_ids)
     if taken is not None and taken > tokens:
         raise InvalidRequest(
             f"{where}.parent_token is {taken}; the parent has {tokens} tokens.", param=f"{where}.parent_token"
         )
-    path = [*parent.path, *parent.content.token_ids[:taken]]
+    path = parent.path_tokens + (tokens if taken is None else taken)
     if parent.parent is None:
         return path, 0.0
     known, before = parent.content.token_logprobs, parent.path_logprob
     return path, None if known is None or before is None else before + math.fsum(known[:taken])
 
 
-def _content(node: ImportedNode, path: list[int], tokenizer: ModelTokenizer, model_id: str, where: str) -> NodeContent:
-    ids = node.token_ids
-    if ids is None:
-        if not node.text:
-            raise InvalidRequest(f"{where} has neither text nor token_ids.", param=f"{where}.text")
-        ids = tokenizer.encode(node.text, add_special_tokens=not path)
+def _ids_before(parent: Planted | None, taken: int | None) -> list[int]:
+    segments: list[list[int]] = []
+    while parent is not None:
+        segments.append(parent.content.token_ids[:taken])
+        taken, parent = parent.parent_token, parent.parent
+    return list(chain.from_iterable(reversed(segments)))
+
+
+def _ids(node: ImportedNode, is_root: bool, tokenizer: ModelTokenizer, where: str) -> list[int]:
+    if node.token_ids is not None:
+        return node.token_ids
+    if not node.text:
+        raise InvalidRequest(f"{where} has neither text nor token_ids.", param=f"{where}.text")
+    return tokenizer.encode(node.text, add_special_tokens=is_root)
+
+
+def _content(
+    node: ImportedNode, path: list[int], ids: list[int], tokenizer: ModelTokenizer, model_id: str, where: str
+) -> NodeContent:
     if max(ids) >= tokenizer.vocab_size:
         raise InvalidRequest(
             f"{where}.token_ids holds {max(ids)}; the vocabulary of {model_id} ends at {tokenizer.vocab_size - 1}.",

@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, create_model
+import orjson
+from pydantic import AfterValidator, Field, create_model
+from pydantic_core import PydanticCustomError
 
-from acs.platform.completions.body import Body, parse_body
+from acs.platform.completions.body import OURS, Body, parse_body
 from acs.platform.completions.fields import Prompt
 from acs.platform.completions.request import CompletionRequest, parse_completion
 from acs.platform.errors import InvalidRequest
@@ -18,6 +20,7 @@ from acs.platform.limits import Limits
 
 TITLE_CHARACTERS = 200
 AT_TOKEN_MAX = 2**31 - 1  # no context is as long
+LOGPROB_MOST = 1e9  # of a token, either way: no model's is near it, and the sum of any number of them is finite
 # A Branch continues one path by whole answers: what belongs to a prompt or to a stream is not its.
 NOT_OF_A_BRANCH = {
     *("prompt", "prompt_logprobs", "echo", "stream", "stream_options"),
@@ -25,12 +28,23 @@ NOT_OF_A_BRANCH = {
 }
 
 
+def _storable(value: dict[str, Any]) -> dict[str, Any]:
+    try:
+        orjson.dumps(value)
+    except TypeError:  # all that a parsed body can hold and orjson cannot write
+        raise PydanticCustomError(OURS, "holds a whole number beyond 64 bits") from None
+    return value
+
+
 TokenId = Annotated[int, Field(ge=0, le=AT_TOKEN_MAX)]
+Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
+Logprob = Annotated[float, Field(ge=-LOGPROB_MOST, le=LOGPROB_MOST)]
+Fields = Annotated[dict[str, Any], AfterValidator(_storable)]
 
 
 class ImportedLogprobs(Body):
     tokens: list[str]
-    token_logprobs: list[float]
+    token_logprobs: list[Logprob]
     top_logprobs: list[dict[str, float]]
     top_token_ids: list[dict[str, float]]
 
@@ -45,9 +59,9 @@ class ImportedNode(Body):
     text: str | None = Field(None, description="Left out: what its tokens add to the path's text.")
     token_ids: list[TokenId] | None = Field(None, min_length=1, fail_fast=True, description="Left out: the text's.")
     model: str | None = Field(None, max_length=100)
-    sampling: dict[str, Any] | None = None
+    sampling: Fields | None = None
     finish_reason: Literal["length", "stop"] | None = None
-    usage: dict[str, int] | None = None
+    usage: dict[str, Count] | None = None
     logprobs: ImportedLogprobs | None = None
     created_at: int | None = None
     error: None = None
@@ -137,7 +151,21 @@ def parse_branch(body: object, limits: Limits) -> Branching:
     for name in body:
         if name not in own:
             raise InvalidRequest(f"{name[:100]} is not a field of a Branch.", param=name[:100])
+    _check_shown(completion.choices_per_prompt, body, limits)
     return Branching(at_token, completion)
+
+
+def _check_shown(n: int, body: dict[str, Any], limits: Limits) -> None:
+    """The answer repeats the fields with each Node, and so does the Loom. Raises InvalidRequest for too much of it."""
+    if n == 1:
+        return
+    size = len(orjson.dumps(fields_of(body)))
+    if n * size > limits.branch_shown_bytes:
+        raise InvalidRequest(
+            f"n is {n}: each Node shows the Branch's fields, which are {size:,} bytes; at most "
+            f"{limits.branch_shown_bytes:,} in all.",
+            param="n",
+        )
 
 
 def fields_of(body: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What is kept of a Loom in blobs, each with the id of what it is of, so that no two share one: what one of them no
 longer needs is erased.
 
-    a title     {"loom", "title"}
+    a title     {"loom", "title", "nonce"}: each giving of a title has a blob of its own
     a Node      {"node", "run", "text", "token_ids", "finish_reason", "usage", "logprobs"}; the root's, and those that
                 were imported, have "model" and "sampling" too, which the others have from their Branch
     a Branch    {"branch", "asked"}: the fields that were sent
@@ -10,6 +10,7 @@ longer needs is erased.
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,8 @@ def read_content(looms: Blobs, address: str) -> NodeContent:
 
 
 def title_blob(loom_id: str, title: str) -> bytes:
-    return orjson.dumps({"loom": loom_id, "title": title})
+    """Never the same twice: a title given again may be on its way while its former blob is erased."""
+    return orjson.dumps({"loom": loom_id, "title": title, "nonce": secrets.token_hex(16)})
 
 
 def title_of(title_blob: bytes) -> str:

@@ -51,8 +51,14 @@ class ServerRun:
         else:
             ray_logs.unlink(missing_ok=True)
         _remove_scratch(self.scratch)
-        for name in ("scratch", "ray_token"):
+        for name in ("scratch", "ray_token", "ray_starting"):
             (self.settings.run_dir / name).unlink(missing_ok=True)
+
+    def renew(self) -> None:
+        """For another try, after everything of the last one has ended: with other ports, in case these were taken."""
+        self.settings.ray_starting_file.unlink(missing_ok=True)
+        self.settings.fault_file.unlink(missing_ok=True)
+        self.environ.update(ports.environment())
 
 
 def begin(settings: Settings, environ: Mapping[str, str]) -> ServerRun:
@@ -119,6 +125,10 @@ _DEFAULTS = {
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_FASTINTER": "100ms",
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_DOWNINTER": "100ms",
     "RAY_SERVE_HAPROXY_HEALTH_CHECK_RISE": "1",
+    # How long a proxy may take to start, three times over, and HAProxy in it: 5 s and 30 s by default. One that is late
+    # is killed, and a busy machine takes that long to start a Python process.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S": "120",
     # A dead HAProxy is noticed at the third failed check, and nobody is served until then: 30 s by default.
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
     # Ray's own metrics would be open to the network on three ports. The first of these stops one of them; the others
@@ -128,6 +138,13 @@ _DEFAULTS = {
     "AUTOSCALER_METRIC_PORT": "-1",
     # Serve's controller looks at everything ten times a second by default, which costs a laptop 5 % of a core.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.3",
+    # How long a raylet waits for the agent that makes its workers' environments, and for a worker that it has started:
+    # 30 and 60 s by default, which a busy machine may take to start them.
+    "RAY_agent_register_timeout_ms": "120000",
+    "RAY_worker_register_timeout_seconds": "240",
+    # Ray makes its workers give way to its own processes (15, the most being 19). They are what we serve with, and
+    # those among them that should give way to an engine could not.
+    "RAY_worker_niceness": "0",
     # Workers are started when an actor wants one: idle ones hold 60 MB each.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
@@ -150,6 +167,7 @@ _QUIET = {
 def _ours(run: ServerRun) -> dict[str, str]:
     settings = run.settings
     haproxy = run.scratch / "haproxy"
+    longest_s = max(settings.limits.stream_deadline_s, settings.limits.whole_deadline_s)
     return _QUIET | {
         INSTANCE: run.instance,
         DATA_FOLDER: str(settings.data),
@@ -167,7 +185,12 @@ def _ours(run: ServerRun) -> dict[str, str]:
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_USE_GRPC_BY_DEFAULT": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": "acs.serve_apps.proxy.manager:in_controller",
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": "acs.serve_apps.proxy.middleware:middlewares",
+        # At each change of ingresses another HAProxy takes over, and the last one has so long for what it serves (120 s
+        # by default). An ingress's port is another's sooner: there are not enough of them, and all ingresses are alike.
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(int(longest_s) + 60),
+        "RAY_SERVE_PORT_QUARANTINE_S": "150",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(Path(acs.__path__[0]).resolve() / "serve_apps/proxy/haproxy"),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "a.sock"),

@@ -7,11 +7,12 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from acs.platform.server.faults import ServerFault
 from acs.platform.settings import Settings
+from acs.storage.shards.presigned import Presigner
 
 
 def make_data_folder(settings: Settings) -> None:
@@ -42,6 +43,15 @@ def sole_server(settings: Settings) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def bucket_has_keys(settings: Settings, environ: Mapping[str, str]) -> None:
+    """When the files of harvests go to one."""
+    if settings.harvests_place.startswith("s3://"):
+        try:
+            Presigner.of(settings.harvests_place, "", environ)
+        except ValueError as error:
+            raise ServerFault(str(error)) from None
 
 
 def port_is_free(settings: Settings) -> None:

@@ -1,7 +1,9 @@
 """Starts a server's processes, stands by them in the foreground, and ends every one of them.
 
-The supervisor imports neither Ray nor vLLM. Its one child, the driver, starts Ray and Serve and stands by. Whatever
-that starts is a descendant of the supervisor, orphans included, and is ended by it; Serve's own shutdown takes 30 s.
+The supervisor imports neither Ray nor vLLM. Its one child, the driver, starts Ray and Serve and stands by; where Ray
+does not come up, which a busy machine is enough for, all is ended and another driver tries. Whatever a driver
+starts is a descendant of the supervisor, orphans included, and is ended by it; Serve's own shutdown takes 30 s. What it
+starts in a cluster that it joined is Ray's, and is ended through Ray by another child.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Mapping
 
 from acs.platform.server import environment, preflight, processes
 from acs.platform.server.environment import ServerRun
@@ -20,8 +24,12 @@ from acs.platform.settings import Settings, SettingsError
 
 STOP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _WATCHED = STOP | {signal.SIGCHLD}
+_DRIVER = "acs.serve_apps.driver"
+_CLUSTER = "acs.serve_apps.cluster"
 _TERM_PATIENCE_S = 1.5  # for a process to leave by itself once told
-_LEAVE_CLUSTER_S = 15.0  # for the driver to take its applications off a cluster it joined
+_RAY_STARTS = 3
+_RAY_PATIENCE_S = 200.0  # for Ray, then for Serve, that neither comes up nor gives up; idle machines take 3 s
+_LEAVE_CLUSTER_S = 90.0  # for all that it runs in a cluster that it joined to end; an idle one takes 5 s
 
 
 class _Stopped(Exception):
@@ -34,14 +42,33 @@ def serve() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     try:
         settings = Settings.from_environ()
+        preflight.bucket_has_keys(settings, os.environ)
         preflight.make_data_folder(settings)
         with preflight.sole_server(settings):
+            _leave_cluster(settings, os.environ)
             _end_orphans(settings)
             preflight.port_is_free(settings)
             return _Supervisor(environment.begin(settings, os.environ)).run()
     except (ServerFault, SettingsError) as fault:
         complain(str(fault))
         return 1
+
+
+def _leave_cluster(settings: Settings, environ: Mapping[str, str]) -> None:
+    """End what this server, or an earlier one on this data, runs in the cluster that it joins."""
+    if settings.ray_address is None:
+        return
+    command = [sys.executable, "-P", "-m", _CLUSTER]
+    try:
+        ran = subprocess.run(command, env=environ, stderr=subprocess.PIPE, text=True, timeout=_LEAVE_CLUSTER_S)
+    except subprocess.TimeoutExpired:
+        raise ServerFault(
+            f"The cluster at {settings.ray_address} has not ended what the server runs there within "
+            f"{_LEAVE_CLUSTER_S:.0f} s, or does not answer."
+        ) from None
+    if ran.returncode:
+        said = ran.stderr.splitlines() or [f"{_CLUSTER} ended with code {ran.returncode}."]
+        raise ServerFault(said[-1])
 
 
 def _end_orphans(settings: Settings) -> None:
@@ -78,12 +105,35 @@ class _Supervisor:
         return code
 
     def _drive(self) -> None:
-        """Run the driver until a signal comes (_Stopped) or it ends, which it never should (ServerFault)."""
-        driver = self._spawn("acs.serve_apps.driver")
+        """Run drivers until a signal comes (_Stopped) or one ends for good, which it never should (ServerFault)."""
+        for left in reversed(range(_RAY_STARTS)):
+            fault = self._drive_once()
+            if not self._run.settings.ray_starting_file.exists():
+                raise ServerFault(fault)
+            if left:
+                tries = "two more tries" if left == 2 else "one more try"
+                say(f"Ray did not come up; ending what there is of it and starting it again ({tries})")
+                self._end_everything()
+                self._run.renew()
+        raise ServerFault(
+            f"Ray did not come up in {_RAY_STARTS} tries. End what keeps this machine's processors or memory busy, and "
+            f"start the server again; Ray's logs are in {self._run.settings.logs_dir / 'ray'}. Of the last try: {fault}"
+        )
+
+    def _drive_once(self) -> str:
+        """Run a driver until it ends, or is ended since Ray does not come up. Returns the sentence on how it went."""
+        driver = self._spawn(_DRIVER)
+        ray_seen: float | None = None  # when it was first seen to start Ray
         while True:
             for pid, code in processes.reap():
                 if pid == driver:
-                    raise ServerFault(self._sentence(code))
+                    return self._sentence(code)
+            if not self._run.settings.ray_starting_file.exists():
+                ray_seen = None
+            elif ray_seen is None:
+                ray_seen = time.monotonic()
+            elif time.monotonic() - ray_seen > _RAY_PATIENCE_S:
+                return f"It neither started nor failed within {_RAY_PATIENCE_S:.0f} s."
             if _told_to_stop(within_s=1.0):
                 raise _Stopped
 
@@ -125,11 +175,13 @@ class _Supervisor:
             by_tag = processes.tagged(environment.INSTANCE, self._run.instance)
             return list({p.pid: p for p in by_tag + processes.descendants(os.getpid())}.values())
 
-        joined = self._run.settings.ray_address is not None
-        if not joined:
-            # The driver has nothing to save. Ray's own processes end with it, and so restart nothing of what follows.
-            processes.signal_all([p for p in ours() if p.parent == os.getpid()], signal.SIGKILL)
-        if left := processes.end(ours, patience_s=_LEAVE_CLUSTER_S if joined else _TERM_PATIENCE_S):
+        # The driver has nothing to save. Ray's own processes end with it, and so restart nothing of what follows.
+        processes.signal_all([p for p in ours() if p.parent == os.getpid()], signal.SIGKILL)
+        try:
+            _leave_cluster(self._run.settings, self._run.environ)
+        except ServerFault as fault:
+            complain(str(fault))
+        if left := processes.end(ours, patience_s=_TERM_PATIENCE_S):
             complain(f"Processes do not end: {', '.join(str(p.pid) for p in left)}.")
 
 

@@ -90,9 +90,10 @@ class CompletionJobList(Shape):
 
 
 class HarvestProgress(Shape):
-    prompts_done: int = Field(description="Whose shard is written, as all three.")
+    prompts_done: int = Field(description="Whose shard is written, as all four.")
     tokens_done: int
     shards_done: int
+    bytes_done: int = Field(description="Of the files.")
 
 
 class HarvestTimings(Shape):

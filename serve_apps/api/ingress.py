@@ -42,6 +42,7 @@ class Ingress:
             *await following_replicas(models),
         ]
         await keys.filled()
+        harvest_files = harvest_files_of(settings)
         self._services = Services(
             settings.limits,
             keys,
@@ -51,8 +52,8 @@ class Ingress:
             job_blobs_of(settings),
             loom_blobs_of(settings),
             harvest_plans_of(settings),
-            harvest_files_of(settings),
-            links_of(settings),
+            harvest_files,
+            links_of(settings, harvest_files),
         )
 
     def __serve_build_asgi_app__(self) -> Any:

@@ -121,7 +121,7 @@ class FakeEngine:
                     where = range(len(ids)) if one.positions is None else one.positions
                     for position, row in zip(where, np.broadcast_to(rows, (len(where), hidden)), strict=True):
                         stream[request.capture.index(layer), position : position + 1] += one.scale * row
-        return Captured(index, stream.shape, "float32", stream.tobytes())
+        return Captured(index, stream.shape, "float32", memoryview(stream.tobytes()))
 
     def _rows(self, ids: list[int], k: int) -> LogprobRows:
         ranked = np.arange(k, dtype="<i4")

@@ -6,7 +6,9 @@ took. So others wait for a step at most, and lose a tenth of the engine to them.
 moment longer: most clients ask again at once, and would meet a whole step each time.
 
 Where what a step computes depends a little on what else is in it, a request can be repeated to the bit only if its
-steps are: with `step`, prompts of one request go in together, cut the same way each time, and nothing joins them.
+steps are: with `step`, prompts of one request go in together, those that fill a step, or the last step of a longer one,
+the same each time, and nothing joins them. The next go in once a step that has all of them has begun: the engine comes
+upon them when it ends, and does not wait for us. After a prompt of several steps they wait until it has ended.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from acs.platform.inference.contract import Delta, Failed, Generate, Piece, Sink
 
 BESIDE_TOKENS = 128
 REST = 9  # times as long as what went in beside others took
+BEGUN_S = 0.005  # after the engine has taken what goes in together, it has begun with it
 LINGER_S = 0.5  # for which somebody who has left counts as still there
 
 
@@ -38,7 +41,8 @@ class _Request:
 
     request: Generate
     unfinished: int
-    ends: list[int]  # of the choices that go in together with an earlier one: the end of each group, by choice
+    groups: deque[list[int]]  # choices that have not gone in, those that go in together
+    group: int = 0  # the number of the group of it that was the latest to go in
     inside: dict[int, int] = field(default_factory=dict)  # choices in the engine → tokens of their prompts
 
     def tokens(self, index: int) -> int:
@@ -48,8 +52,7 @@ class _Request:
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     one: _Request
-    index: int
-    turn: asyncio.Future[range]
+    turn: asyncio.Future[list[int]]
 
 
 class Lane:
@@ -69,6 +72,8 @@ class Lane:
         self._others = 0  # requests that do not give way
         self._waiting: deque[_Waiting] = deque()
         self._inside = 0  # tokens
+        self._groups = 0  # that have gone in
+        self._begun = 0  # the latest of those that has begun with what is its last step
         self._batch = 0  # tokens that have gone in since nothing was inside, or since somebody else came
         self._batch_began = 0.0
         self._rest_until = 0.0
@@ -78,9 +83,9 @@ class Lane:
     def watched(self, request: Generate, sink: Sink) -> Sink:
         """The request has come; what it is to be answered through."""
         count = len(request.prompts) * request.n
-        one = self._requests[request.request_id] = _Request(request, count, [])
+        one = self._requests[request.request_id] = _Request(request, count, deque())
         if request.gives_way:
-            one.ends = _ends([one.tokens(index) for index in range(count)], self._step)
+            one.groups.extend(_groups([one.tokens(index) for index in range(count)], self._step))
         else:
             if not self._beside_others:
                 self._batch, self._batch_began = self._inside, self._clock()
@@ -95,28 +100,41 @@ class Lane:
 
         return watching
 
-    async def enter(self, request: Generate, index: int) -> range:
-        """Returns when choice `index` may go in: the choices from it on that may, together. None of them: the request
-        was dropped, or has ended, meanwhile.
+    async def enter(self, request: Generate) -> list[int]:
+        """Of one that gives way: which of its choices go in next, together, once they may. None: the request has been
+        dropped, or has ended, meanwhile.
         """
-        if not request.gives_way:
-            return range(index, len(request.prompts) * request.n)
         one = self._requests.get(request.request_id)
         if one is None:
-            return range(0)
-        waiting = _Waiting(one, index, asyncio.get_running_loop().create_future())
+            return []
+        waiting = _Waiting(one, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._let_in()
         return await waiting.turn
+
+    def taken(self, request: Generate, together: list[int]) -> None:
+        """The engine has all of those, which were the latest of the request to go in."""
+        one = self._requests.get(request.request_id)
+        if self._step is not None and one is not None and sum(map(one.tokens, together)) <= self._step.tokens:
+            asyncio.get_running_loop().call_later(BEGUN_S, self._begin, one.group)
+
+    def _begin(self, group: int) -> None:
+        self._begun = max(self._begun, group)
+        self._let_in()
 
     def drop(self, request_id: str) -> None:
         """What waits of an aborted request goes in no more."""
         dropped = [waiting for waiting in self._waiting if waiting.one.request.request_id == request_id]
         for waiting in dropped:
             self._waiting.remove(waiting)
-            waiting.turn.set_result(range(0))
+            waiting.turn.set_result([])
         if dropped:
             self._let_in()
+
+    @property
+    def in_steps(self) -> bool:
+        """Whether what goes in together must begin together."""
+        return self._step is not None
 
     @property
     def _beside_others(self) -> bool:
@@ -142,16 +160,20 @@ class Lane:
 
     def _let_in(self) -> None:
         while self._waiting:
-            one, index = self._waiting[0].one, self._waiting[0].index
-            together = range(index, index + 1 if self._beside_others else one.ends[index])
+            one = self._waiting[0].one
+            together = one.groups[0][: 1 if self._beside_others else None]
             tokens = sum(map(one.tokens, together))
             if not self._may_enter(tokens):
                 break
             if not self._inside:
                 self._batch_began = self._clock()
             self._inside += tokens
+            self._groups = one.group = self._groups + 1
             self._batch += tokens
-            one.inside.update((inside, one.tokens(inside)) for inside in together)
+            one.inside.update((index, one.tokens(index)) for index in together)
+            del one.groups[0][: len(together)]
+            if not one.groups[0]:
+                one.groups.popleft()
             self._waiting.popleft().turn.set_result(together)
         if self._waiting and self._beside_others and not self._inside:
             due = self._rest_until if self._others else min(self._rest_until, self._linger_until)
@@ -165,21 +187,27 @@ class Lane:
 
     def _may_enter(self, tokens: int) -> bool:
         if not self._beside_others:
-            return not self._inside or (self._step is None and self._inside + tokens <= self._idle_tokens)
+            if self._step is None:
+                return not self._inside or self._inside + tokens <= self._idle_tokens
+            return not self._inside or self._begun == self._groups
         if self._clock() < self._rest_until and not self._inside:
             return False
         return not self._batch or self._batch + tokens <= self._beside_tokens
 
 
-def _ends(tokens: list[int], step: Step | None) -> list[int]:
-    """Where the group of each choice ends: by itself, or where the step is full."""
+def _groups(tokens: list[int], step: Step | None) -> list[list[int]]:
+    """Each choice by itself; or the longest first, each with the first whose last step it has room in."""
     if step is None:
-        return list(range(1, len(tokens) + 1))
-    ends: list[int] = []
-    start = held = 0
-    for index, size in enumerate(tokens):
-        if index > start and (held + size > step.tokens or index - start == step.choices):
-            ends += [index] * (index - start)
-            start, held = index, 0
-        held += size
-    return ends + [len(tokens)] * (len(tokens) - start)
+        return [[index] for index in range(len(tokens))]
+    groups: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(tokens)), key=lambda index: (-tokens[index], index)):
+        for number, group in enumerate(groups):
+            if tokens[index] <= room[number] and len(group) < step.choices:
+                group.append(index)
+                room[number] -= tokens[index]
+                break
+        else:
+            groups.append([index])
+            room.append(-tokens[index] % step.tokens)
+    return groups

@@ -15,6 +15,13 @@ from acs.platform.inference.contract import EngineStatus
 from acs.serve_apps.inference.server import EngineServer
 
 log = logging.getLogger("ray.serve")
+# A CPU engine's tensors come from malloc, which by default gives what a step has freed back to the system, and the next
+# step meets every page anew: a fifth of a prefill's time (benchmarks/README.md). 32 MiB is glibc's limit.
+KEEPS_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": str(1024**3),
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2),
+    "MALLOC_TOP_PAD_": str(16 * 1024**2),
+}
 DRAIN_S = 30.0  # the time a replica that is being stopped gives its running requests
 
 
@@ -25,7 +32,9 @@ class ModelReplica:
 
     async def __init__(self, model: Model, checkpoint: str, secret: str, tensors: Path) -> None:  # type: ignore[misc]
         """Load, warm up, and only then listen."""
-        os.environ.update({"VLLM_PLUGINS": "", "VLLM_USE_V2_MODEL_RUNNER": "0", **model.env})
+        on_cpu = {} if model.resources.num_gpus else KEEPS_MEMORY | _threads(model)
+        # For the engine's own process, which is still to come.
+        os.environ.update({"VLLM_PLUGINS": "", "VLLM_USE_V2_MODEL_RUNNER": "0", **on_cpu, **model.env})
         self._model = model
         self._engine = _make_engine(model, Path(checkpoint), tensors)
         try:
@@ -72,6 +81,13 @@ class ModelReplica:
                 log.warning("Model %s stops with %d requests running.", self._model.id, self._server.running)
         if hasattr(self, "_engine"):
             self._engine.shutdown()
+
+
+def _threads(model: Model) -> dict[str, str]:
+    """Ray has set as many as the entry's num_cpus, which only says what fits on a node. What computes on a CPU gets all
+    cores; an entry of less than one CPU is so small that a second thread only takes them from the rest of the server.
+    """
+    return {"OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)) if model.resources.num_cpus >= 1 else 1)}
 
 
 def _make_engine(model: Model, checkpoint: Path, tensors: Path) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -84,20 +84,24 @@ class VllmEngine:
             if tapped is not None:
                 await tapped.open()
             self._supported_tasks = self._supported_tasks or await self._llm.get_supported_tasks()
-            index, count = 0, len(request.prompts) * request.n
-            while index < count:
-                together = await self._lane.enter(request, index)
+            choices = range(len(request.prompts) * request.n)
+            if not request.gives_way:
+                return await self._add_all(request, choices, fan, tapped)
+            left = set(choices)
+            while left:
+                together = await self._lane.enter(request)
                 if not together or request.request_id not in self._children:  # aborted while we were starting
-                    for unstarted in range(index, count):
-                        fan.end_unstarted(unstarted)
+                    for index in sorted(left):
+                        fan.end_unstarted(index)
                     return
-                async with self._in_one_step(together if request.gives_way else range(0)):
+                async with self._in_one_step(len(together)) if self._lane.in_steps else contextlib.nullcontext():
                     await self._add_all(request, together, fan, tapped)
-                index = together.stop
+                self._lane.taken(request, together)
+                left.difference_update(together)
         except Exception as error:
             fan.fail(error)
 
-    async def _add_all(self, request: Generate, indices: range, fan: Fan, tapped: TappedChoices | None) -> None:
+    async def _add_all(self, request: Generate, indices: Iterable[int], fan: Fan, tapped: TappedChoices | None) -> None:
         for index in indices:
             if request.request_id not in self._children:
                 fan.end_unstarted(index)
@@ -107,12 +111,15 @@ class VllmEngine:
                 await asyncio.sleep(0)  # a thousand choices must not hold up everyone else's tokens
 
     @contextlib.asynccontextmanager
-    async def _in_one_step(self, choices: range) -> AsyncIterator[None]:
-        """What is added inside begins together: no step is scheduled until all of it is there, a few milliseconds."""
-        if len(choices) < 2:
-            yield
-            return
+    async def _in_one_step(self, choices: int) -> AsyncIterator[None]:
+        """What is added inside begins together: no step is scheduled until all of it is there, a few milliseconds.
+        Returns when the engine core has taken it.
+        """
         core = self._llm.engine_core
+        if choices == 1:
+            yield
+            await core.call_utility_async("is_scheduler_paused")  # answered after what was sent before
+            return
         await core.call_utility_async("pause_scheduler", "keep", False)
         try:
             yield

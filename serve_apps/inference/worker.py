@@ -24,11 +24,12 @@ class WorkerExtension:
 
     def acs_install_tap(self) -> dict[str, Any]:
         """Returns what the self-test compares: how many blocks were found, their width and dtype."""
-        from vllm.distributed import get_tensor_model_parallel_rank
+        from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 
         runner = self.model_runner  # type: ignore[attr-defined]
         blocks = decoder_blocks(runner.get_model(), runner.model_config.hf_text_config.num_hidden_layers)
-        self.acs_tap = Tap(runner, blocks, writes=get_tensor_model_parallel_rank() == 0)
+        rank, ranks = get_tensor_model_parallel_rank(), get_tensor_model_parallel_world_size()
+        self.acs_tap = Tap(runner, blocks, rank=rank, ranks=ranks)
         return {"layers": len(blocks), "hidden": self.acs_tap.hidden, "dtype": self.acs_tap.dtype}
 
     def acs_start_probe(self) -> None:

@@ -16,7 +16,7 @@ from acs.events.harvest import WrittenShard
 from acs.platform.completions.served import ServedModel
 from acs.platform.errors import ApiError
 from acs.platform.harvests import pipeline
-from acs.platform.harvests.pipeline import Pipeline, in_a_thread
+from acs.platform.harvests.pipeline import Pipeline, in_threads
 from acs.platform.harvests.provenance import facts_of, provenance_of
 from acs.platform.harvests.reading import chunk_tokens
 from acs.platform.harvests.stored import StoredPlan, decode
@@ -74,7 +74,8 @@ class HarvestRunner:
         known = self._running.get((work.harvest_id, work.run))
         if isinstance(work, RunHarvest) and known is None:
             run = self._running[work.harvest_id, work.run] = _Run(work)
-            run.task = asyncio.create_task(self._run(run))
+            run.task = asyncio.create_task(self._run(run))  # which never begins, if it is to stop at once
+            run.task.add_done_callback(lambda _: self._running.pop((work.harvest_id, work.run)))
         elif isinstance(work, StopHarvest) and known is not None and known.telling is None:
             assert known.task is not None
             known.telling = asyncio.create_task(
@@ -99,7 +100,7 @@ class HarvestRunner:
         kept = {*told.harvest_ids, *(harvest_id for harvest_id, _ in self._running)}
         for name in found:
             if name not in kept:
-                await asyncio.to_thread(self._files.inside(name).remove_all)
+                await self._remove(name)
 
     async def _run(self, run: _Run) -> None:
         work = run.work
@@ -110,10 +111,9 @@ class HarvestRunner:
             if run.telling is None:  # the process ends
                 raise
         except Superseded:
-            del self._running[work.harvest_id, work.run]
             return
         except StoreUnavailable as error:
-            log.warning("A harvest's files cannot be written: %s", error.word)
+            log.warning("A harvest's files cannot be written: %s", error.__cause__ or error)
             word = error.word
         except BlobUnavailable:
             log.exception("A harvest's plan cannot be read.")
@@ -128,7 +128,6 @@ class HarvestRunner:
         counted = await run.telling
         if counted and manifest_sha256 is None:
             await self._remove(work.harvest_id)
-        del self._running[work.harvest_id, work.run]
 
     async def _tell_end(self, run: _Run, manifest_sha256: str | None, word: str | None) -> bool:
         """Whether the run counted still."""
@@ -142,7 +141,7 @@ class HarvestRunner:
         try:
             await asyncio.to_thread(self._files.inside(harvest_id).remove_all)
         except StoreUnavailable as error:  # the next sweep tries again
-            log.warning("A harvest's files cannot be removed: %s", error.word)
+            log.warning("The files of harvest %s cannot be removed: %s", harvest_id, error.word)
 
     async def _harvested(self, run: _Run) -> str:
         """The manifest's SHA-256. Raises the contract's errors, StoreUnavailable, BlobUnavailable and Superseded."""
@@ -182,9 +181,9 @@ class HarvestRunner:
             plan,
             layout,
             work.terms.positions,
-            in_a_thread(store, layout),
+            in_threads(store, layout),
             note,
-            chunk_tokens=chunk_tokens(len(layout.layers) * model.hidden_size * model.activation_item_bytes),
+            chunk_tokens=chunk_tokens(model.capture_bytes(len(layout.layers))),
         )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
 from pathlib import Path
 
@@ -157,13 +158,21 @@ def _read(path: Path) -> bytes:
 def taking_over(arguments: list[str], config: str, abandoned: list[str]) -> list[str]:
     """HAProxy's arguments, such that it takes the sockets of those it succeeds, which finish their requests and end.
 
-    Serve asks for this itself at a reload. When its proxy actor died, HAProxy has gone on serving without it, and the
-    next actor starts a fresh one, which could not listen.
+    Serve asks for this itself at a reload, of the HAProxies that its proxy actor knows. When that actor died, HAProxy
+    has gone on serving without it; the next actor knows nothing of it, and a fresh one beside it could not listen.
     """
-    socket = re.search(r"^\s*stats socket (\S+)", config, re.MULTILINE)
-    if "-sf" in arguments or not abandoned or not socket:
+    if not abandoned:
         return arguments
-    return [*arguments, "-sf", *abandoned, "-x", socket[1]]
+    own = arguments[: arguments.index("-sf")] if "-sf" in arguments else arguments
+    admin = re.search(r"^\s*stats socket (\S+)", config, re.MULTILINE)
+    sockets = ["-x", admin[1]] if admin and _answers(admin[1]) else []
+    return [*own, "-sf", *abandoned, *sockets]
+
+
+def _answers(path: str) -> bool:
+    """Where nobody does, HAProxy would not start: those that only serve their last connections have no sockets left."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(path) == 0
 
 
 def _with_known_ingresses(file: Path, config: str, *, taken_over: bool) -> str:
@@ -188,7 +197,8 @@ def main(given: list[str]) -> None:
             metrics_host=os.environ.get("ACS_METRICS_HOST", "127.0.0.1"),
         )
         arguments = taking_over(arguments, config, _abandoned(file))
-        file.write_text(_with_known_ingresses(file, config, taken_over=arguments != given))
+        first_of_actor = "-sf" in arguments and "-sf" not in given
+        file.write_text(_with_known_ingresses(file, config, taken_over=first_of_actor))
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)  # Ray kills a dead actor's process group; HAProxy serves on until the next actor takes over
     binary = _real_haproxy()

@@ -39,11 +39,18 @@ class Layout:
         return [f"layer_{layer}" for layer in self.layers]
 
     @property
+    def numbers(self) -> pa.DataType:
+        """Of a Layer's column. A list that says it has no gaps is encoded in two thirds of the time."""
+        return pa.list_(pa.field("element", pa.float32(), nullable=False), self.width)
+
+    @property
     def schema(self) -> pa.Schema:
         labels = [("prompt_index", pa.int32()), ("position", pa.int32()), ("token_id", pa.int32())]
-        numbers = pa.list_(pa.float32(), self.width)
-        fields = [*labels, ("token", pa.string()), *((column, numbers) for column in self.columns)]
-        return pa.schema(fields, metadata={f"acs.{name}": text for name, text in self.provenance.items()})
+        numbers = [pa.field(column, self.numbers, nullable=False) for column in self.columns]
+        return pa.schema(
+            [*labels, ("token", pa.string()), *numbers],
+            metadata={f"acs.{name}": text for name, text in self.provenance.items()},
+        )
 
 
 def shard_name(number: int, sha256: str) -> str:

@@ -18,7 +18,7 @@ from pyarrow import fs
 from acs.storage.shards.layout import draft_name
 
 FULL, UNAVAILABLE = "storage_full", "storage_unavailable"
-_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of a disk, of whom it belongs to, of a process
 
 
 class Store:
@@ -36,8 +36,9 @@ class Store:
         return cls(*fs.FileSystem.from_uri(place))
 
     @property
-    def is_folder(self) -> bool:
-        return self._local
+    def region(self) -> str | None:
+        """The bucket's; None: this is a folder."""
+        return None if self._local else self._files.region
 
     def inside(self, name: str) -> Store:
         """The place of that name in this one."""

@@ -142,7 +142,7 @@ def _table(group: list[PromptRows], values: NDArray[np.float32], layout: Layout)
         pa.concat_arrays([_labels(part, part.token_ids, pa.int32()) for part in group]),
         pa.concat_arrays([_labels(part, part.tokens, pa.string()) for part in group]),
     )
-    numbers = (pa.FixedSizeListArray.from_arrays(pa.array(one.reshape(-1)), layout.width) for one in values)
+    numbers = (pa.FixedSizeListArray.from_arrays(pa.array(one.reshape(-1)), type=layout.numbers) for one in values)
     return pa.Table.from_arrays([*labels, *numbers], schema=layout.schema)
 
 

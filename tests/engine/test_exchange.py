@@ -2,15 +2,21 @@
 
 import asyncio
 import os
+import resource
 import stat
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from acs.serve_apps.inference.tap.choices import Budget
+from acs.platform.inference.contract import Generate, Sampling, Steering
+from acs.serve_apps.inference.tap.choices import LONG_BYTES, Budget, TappedChoices, TappedModel
 from acs.serve_apps.inference.tap.exchange import Exchange, Incomplete, Layout, Sheet
+from acs.serve_apps.inference.tap.requests import KEY
 
 LAYOUT = Layout(layers=2, hidden=3, dtype="float32")
 TOKENS = [7, 0, 9]
@@ -87,6 +93,15 @@ def test_a_sheet_that_the_worker_has_removed_is_an_error(exchange):
         sheet.check(0, TOKENS)
 
 
+def test_a_sheet_that_the_worker_removes_while_it_is_looked_at_is_an_error_at_the_next_token(exchange):
+    sheet = exchange.sheet(LAYOUT, 4)
+    write(sheet, 0, TOKENS[0], 1.0)
+    sheet.check(0, TOKENS[:1])
+    sheet.remove()
+    with pytest.raises(Incomplete, match="given the request up"):
+        sheet.check(1, TOKENS[1:2])
+
+
 def test_only_the_owner_reads_the_folder_and_its_files(exchange):
     sheet, vectors = exchange.sheet(LAYOUT, 4), exchange.share(b"values")
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (exchange.folder.parent, exchange.folder)]
@@ -108,6 +123,58 @@ def test_vectors_of_the_same_content_are_one_file_until_the_last_lets_go(exchang
     assert second.read_bytes() == b"same"
     exchange.release(second)
     assert not second.exists()
+
+
+def test_vectors_that_threads_share_at_once_are_there_until_the_last_lets_go(exchange):
+    data = os.urandom(2**20)
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(20):
+            shared = list(threads.map(exchange.share, [data] * 8))
+            assert len(set(shared)) == 1
+            list(threads.map(exchange.release, shared[1:]))
+            assert shared[0].read_bytes() == data
+            exchange.release(shared[0])
+            assert [path.name for path in exchange.folder.iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(("size", "beside"), [(LONG_BYTES // 8, False), (LONG_BYTES * 2, True)], ids=["small", "large"])
+async def test_only_large_files_are_made_and_removed_beside_the_event_loop(exchange, monkeypatch, size, beside):
+    """The loop of a replica carries everybody's tokens; a thread would cost a small request more than its file."""
+    threads = []
+
+    def noting(method):
+        return lambda *args: threads.append(threading.current_thread()) or method(*args)
+
+    monkeypatch.setattr(Exchange, "share", noting(Exchange.share))
+    monkeypatch.setattr(Exchange, "release", noting(Exchange.release))
+    monkeypatch.setattr(Exchange, "sheet", noting(Exchange.sheet))
+    monkeypatch.setattr(Sheet, "remove", noting(Sheet.remove))
+    hidden = size // 4
+    steering = [Steering([0], bytes(size))]
+    request = Generate("req", [[1], [2]], 1, Sampling(max_tokens=1), capture=[0], steering=steering)
+    budget = Budget(1)
+    tapped = TappedChoices(request, TappedModel(1, hidden, "float32"), exchange, budget)
+    await tapped.open()
+    assert all(Path(tapped.extra_args(index)[KEY]["sheet"]).stat().st_size == size + 8 for index in range(2))
+    tapped.remove(0)
+    tapped.close()
+    await budget.take(1)  # given back once the files are gone
+    assert [path.name for path in exchange.folder.iterdir()] == ["lock"]
+    assert [thread is not threading.main_thread() for thread in threads] == [beside] * 6
+
+
+def test_what_finds_no_room_leaves_nothing_behind_and_is_made_when_there_is_room_again(exchange):
+    with pytest.raises(OSError, match=r"large|space"):
+        exchange.sheet(LAYOUT, 2**50)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            exchange.share(b"values beyond ten bytes")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in exchange.folder.iterdir()] == ["lock"]
+    assert exchange.share(b"values beyond ten bytes").read_bytes() == b"values beyond ten bytes"
 
 
 def test_what_a_killed_replica_left_is_swept_and_a_living_one_is_let_be(exchange, tmp_path):

@@ -25,7 +25,7 @@ class Block(torch.nn.Module):
 class World:
     """A runner whose stream begins, at each row, with the token's id in one half and its position in the other."""
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, ranks: int = 1) -> None:
         self.exchange = exchange
         self.skipped: set[int] = set()  # blocks that the pass goes by, as a compiled graph would
         self.blocks = [Block() for _ in range(LAYERS)]
@@ -33,7 +33,7 @@ class World:
         self.runner: Any = SimpleNamespace(device=torch.device("cpu"), model_config=config)
         self.runner._model_forward = self._model
         self.runner.execute_model = self._execute
-        self.tap = Tap(self.runner, self.blocks, writes=True)
+        self.tap = Tap(self.runner, self.blocks, ranks=ranks)
         self.out: torch.Tensor
         self._new: list[Any] = []
 
@@ -48,7 +48,7 @@ class World:
                 {"file": str(self.exchange.share(values.tobytes())), "layers": [1], "rows": values.shape[1]}
                 | {"scale": 1.0, "norm_match": False, "positions": more.get("positions")}
             ]
-        given = {"group": name, "sheet": str(sheet.path), "capacity": capacity, "layers": layers, "steering": vectors}
+        given = {"group": name, "sheet": str(sheet.path), "layers": layers, "top": more.get("top"), "steering": vectors}
         self._new.append(SimpleNamespace(req_id=name, sampling_params=SimpleNamespace(extra_args={KEY: given})))
         return sheet
 
@@ -63,7 +63,8 @@ class World:
         self._ids = torch.tensor([token for _, _, ids in batch for token in ids], dtype=torch.int32)
         self._positions = torch.tensor([position + i for _, position, ids in batch for i in range(len(ids))])
         new, self._new = self._new, []
-        self.runner.execute_model(SimpleNamespace(scheduled_new_reqs=new, finished_req_ids=ended))
+        output = {"scheduled_new_reqs": new, "finished_req_ids": ended, "total_num_scheduled_tokens": sum(counts)}
+        self.runner.execute_model(SimpleNamespace(**output))
         return self.out
 
     def _execute(self, _scheduler_output: Any) -> None:
@@ -142,13 +143,43 @@ def test_steering_at_positions_comes_and_goes_with_them(world):
 def test_a_pass_that_goes_by_a_wanted_layer_labels_nothing(world):
     captured, steered = world.begin("one", [0, 2]), world.begin("two", [], steering=10.0)
     untouched = world.begin("three", [0])
-    world.step(("three", 0, [5]))
+    world.step(("three", 0, [5]), ("two", 0, [5]))
+    steered.check(0, [5])  # it is mapped already when the worker removes it
     world.skipped = {1, 2}
-    world.step(("one", 0, [5]), ("two", 0, [5]))
-    for sheet in (captured, steered):
-        with pytest.raises(Incomplete):
-            sheet.check(0, [5])
+    world.step(("one", 0, [5]), ("two", 1, [5]))
+    for sheet, position in ((captured, 0), (steered, 1)):
+        with pytest.raises(Incomplete, match="given the request up"):
+            sheet.check(position, [5])
     untouched.check(0, [5])
+
+
+def test_no_block_is_run_above_the_last_layer_of_requests_that_only_capture(world):
+    low, high = world.begin("low", [0], top=0), world.begin("high", [0, 1], top=1)
+    out = world.step(("low", 0, [50]), ("high", 0, [60, 61]))
+    assert out[:, 0].tolist() == [50 + 2, 60 + 2, 61 + 1 + 2], "two blocks of three have added their 1"
+    assert read(low, [50])[0].tolist() == stream([50], 0)
+    for layer in (0, 1):
+        assert read(high, [60, 61])[layer].tolist() == stream([60, 61], layer)
+
+
+def test_all_blocks_are_run_by_workers_that_share_each_of_them(tmp_path):
+    """One that has lost a request would wait for ever for the others, who pass its blocks by."""
+    exchange = Exchange(tmp_path)
+    world = World(exchange, ranks=2)
+    sheet = world.begin("low", [0], top=0)
+    assert world.step(("low", 0, [50]))[:, 0].tolist() == [50 + LAYERS]
+    assert read(sheet, [50])[0].tolist() == stream([50], 0)
+    exchange.close()
+
+
+@pytest.mark.parametrize("tapped", [False, True])
+def test_all_blocks_are_run_when_anybody_in_the_batch_wants_tokens(world, tapped):
+    world.begin("low", [0], top=0)
+    if tapped:
+        world.begin("other", [0])
+    out = world.step(("low", 0, [50]), ("other", 0, [60]))
+    assert out[:, 0].tolist() == [50 + LAYERS, 60 + LAYERS]
+    assert world.step(("low", 1, [51])).tolist() == [[51 + 1 + 1] * HIDDEN], "by itself again it passes one"
 
 
 def test_a_request_that_has_ended_is_forgotten(world):

@@ -99,6 +99,18 @@ async def test_what_the_prefix_cache_holds_is_read_all_the_same(engine: Running,
         assert_right(answer, reference)
 
 
+async def test_what_is_only_captured_is_right_and_nobody_reads_what_it_has_cached(engine: Running, reference):
+    ids = prompt(300)
+    alone = await engine.run(request([ids, prompt(70)], 1, capture=[0, 1], only_capture=True))
+    assert_right(alone, reference)
+    assert_right(await engine.run(request(ids, 4, logprobs=0)), reference)
+    only = [
+        request(prompt(length), 1, capture=[layer], only_capture=True) for layer, length in enumerate((90, 20, 150))
+    ]
+    for answer in await engine.together([*only, request(prompt(140), 8, logprobs=0), request(ids, 3, capture=ALL)]):
+        assert_right(answer, reference)
+
+
 async def test_each_choice_of_each_prompt_is_captured(engine: Running, reference):
     sampling = Sampling(6, temperature=1.0, seed=3, ignore_eos=True)
     answer = await engine.run(request([prompt(140), prompt(3)], n=3, sampling=sampling, capture=[1, 3]))

@@ -44,6 +44,7 @@ def test_progress_is_that_of_the_shards_that_are_written(running):
     running.note_shard(1, SHARD, NOW)
     running.note_shard(0, replace(SHARD, prompts=1, tokens=10), NOW)
     assert (running.record.prompts_done, running.record.tokens_done) == (3, 30)
+    assert running.record.bytes_done == 2 * SHARD.bytes
 
 
 def test_a_shard_is_committed_once_whatever_a_writer_presumed_dead_says(running):

@@ -21,19 +21,17 @@ from acs.platform.catalogue import Catalogue
 from acs.platform.clock import FakeClock
 from acs.platform.completions.breaker import Breaker
 from acs.platform.completions.served import ServedModel
-from acs.platform.harvests.links import Links
 from acs.platform.key_book import KeyBook
 from acs.platform.ledger.contract import KeyChanges, Standing
 from acs.platform.limits import Limits
-from acs.platform.settings import SHIPPED_CATALOGUES
+from acs.platform.settings import SHIPPED_CATALOGUES, Settings
 from acs.platform.tokenizer import ModelTokenizer
-from acs.platform.wiring import Services
+from acs.platform.wiring import Services, harvest_files_of, links_of
 from acs.serve_apps.api.app import create_app
 from acs.serve_apps.inference.fake_engine import FakeEngine
 from acs.serve_apps.proxy.middleware import RequestId
 from acs.storage.blobs import Blobs
 from acs.storage.event_store import EventStore
-from acs.storage.shards.store import Store
 from acs.storage.views.database import ViewsDatabase
 from acs.storage.views.usage import usage_of
 
@@ -104,10 +102,11 @@ async def running_api(
     activations: bool = True,
     clock: Callable[[], float] = time.monotonic,
     views: Any = None,
+    place: str | None = None,
     **limits: Any,
 ) -> AsyncIterator[Api]:
-    """`checkpoint`: the prepared toy. `clock`: the breaker's. `views`: with an async `usage`. `limits`: fields of
-    Limits to change.
+    """`checkpoint`: the prepared toy. `clock`: the breaker's. `views`: with an async `usage`. `place`: an
+    address, where Harvests' files go. `limits`: fields of Limits to change.
     """
     shipped = Catalogue.load(SHIPPED_CATALOGUES / "toy.toml")["toy"]
     entry = dataclasses.replace(shipped, engine_class="fake", activations=activations)
@@ -127,6 +126,9 @@ async def running_api(
         version, standings = ledger.memory.table.everything()
         keys.apply(KeyChanges("one", version, whole=True, keys=standings), sent_at=key_clock.now())
         models = {"toy": ServedModel(entry, tokenizer, engine, breaker)}
+        places = {"ACS_DATA": folder, "ACS_PUBLIC_URL": "http://api", **({"ACS_HARVESTS": place} if place else {})}
+        settings = Settings.from_environ(places)
+        files = harvest_files_of(settings)
         services = Services(
             chosen,
             keys,
@@ -136,8 +138,8 @@ async def running_api(
             ledger.job_blobs,
             ledger.loom_blobs,
             ledger.harvest_plans,
-            Store.at(str(Path(folder) / "harvests")),
-            Links(b"secret" * 6, "http://api"),
+            files,
+            links_of(settings, files),
             views or LocalViews(ledger.memory.store),
         )
         app = RequestId(create_app(services))

@@ -2,114 +2,30 @@
 
 import asyncio
 import hashlib
-import io
 import time
-from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import duckdb
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-from api_client import running_api, until
-from local_runner import LocalRunner
+from api_client import until
+from harvest_client import HEAD, PROMPTS, RESOLVED, error_of, first_shard_noted, harvests_api
 
 from acs.events.harvest import Harvest
 from acs.events.ids import HARVEST, show, uuid7
 from acs.events.ledger import Ledger
 from acs.platform.inference.contract import Failed
-from acs.platform.ledger.contract import KeyChanges
+from acs.platform.ledger.harvest_contract import StopHarvest
+from acs.serve_apps.api.routes import files
 from acs.storage.shards import store as stores
 from acs.storage.shards.store import FULL, StoreUnavailable
-
-ENDS = (Harvest.Done, Harvest.Failed, Harvest.Cancelled)
-RESOLVED = (Ledger.HoldSettled, Ledger.HoldReleased, Ledger.HoldExpired)
-PROMPTS = ["The sky is", "Water is wet and so is the sea", "No", "Grass is green"]
-HEAD = ["job_id", "status", "model", "n_prompts", "n_tokens", "created_at"]
-
-
-class HarvestsApi:
-    """An API with a runner."""
-
-    def __init__(self, api):
-        self.api = api
-        self.http = api.http
-        self.engine = api.engine
-        self.files = api.services.harvest_files
-        self.tokenizer = api.services.models["toy"].tokenizer
-
-    def hire(self):
-        services = self.api.services
-        self.runner = LocalRunner(self.api.ledger, services.models, services.limits, services.harvest_files)
-        return self.runner
-
-    async def post(self, headers=None, query="", **fields):
-        body = {"model": "toy", "prompts": PROMPTS, "layers": [0, 2], "shard_size": 2, **fields}
-        return await self.http.post(f"/v1/harvest{query}", json=body, headers=headers)
-
-    async def submit(self, headers=None, **fields):
-        answer = await self.post(headers, **fields)
-        assert answer.status_code == 202, answer.text
-        return answer.json()["job_id"]
-
-    async def get(self, harvest_id, query="", **fields):
-        return await self.http.get(f"/v1/harvest/{harvest_id}{query}", **fields)
-
-    async def ended(self, harvest_id):
-        while (found := (await self.get(harvest_id, "?wait=60")).json())["status"] in ("pending", "running"):
-            pass
-        return found
-
-    async def done(self, harvest_id):
-        found = await self.ended(harvest_id)
-        assert found["status"] == "done", found
-        return found
-
-    async def cancel(self, harvest_id):
-        return await self.http.delete(f"/v1/harvest/{harvest_id}")
-
-    async def shards(self, found):
-        """The tables behind the links."""
-        files = [await self.http.get(url, headers={"Authorization": ""}) for url in found["result"]["shard_urls"]]
-        return [pq.read_table(io.BytesIO(file.content)) for file in files]
-
-    def events(self, kinds):
-        return self.api.ledger.events(kinds)
-
-    def of(self, harvest_id, kinds):
-        return [event for event in self.events(kinds) if show(HARVEST, event.originator_id) == harvest_id]
-
-    def held_up(self, step_s=3600.0):
-        """The engine takes its time from now on."""
-        self.engine.step_s = step_s
-
-    async def another_accounts(self):
-        """A key of somebody else, as headers."""
-        ledger, services = self.api.ledger, self.api.services
-        account = ledger.account("Bob")
-        _, secret = ledger.key(account)
-        version, standings = ledger.memory.table.everything()
-        services.keys.apply(KeyChanges("one", version, whole=True, keys=standings), sent_at=self.api.key_clock.now())
-        return account, {"Authorization": f"Bearer {secret}"}
-
-
-@asynccontextmanager
-async def harvests_api(checkpoint, *, runner=True, **settings):
-    async with running_api(checkpoint, **settings) as api:
-        harvests = HarvestsApi(api)
-        if runner:
-            harvests.hire()
-        yield harvests
 
 
 @pytest.fixture
 async def harvests(toy_checkpoint):
     async with harvests_api(toy_checkpoint) as harvests:
         yield harvests
-
-
-def error_of(answer):
-    return answer.status_code, answer.json()["error"]["code"]
 
 
 async def test_a_submitted_harvest_is_answered_with_its_object_and_its_place(toy_checkpoint):
@@ -183,7 +99,7 @@ async def test_a_running_harvest_says_how_far_it_is(harvests):
     await until(lambda: harvests.of(harvest_id, Harvest.Started))
     found = (await harvests.get(harvest_id)).json()
     assert list(found) == [*HEAD, "started_at", "progress"]
-    assert found["progress"] == {"prompts_done": 0, "tokens_done": 0, "shards_done": 0}
+    assert found["progress"] == {"prompts_done": 0, "tokens_done": 0, "shards_done": 0, "bytes_done": 0}
 
 
 async def test_a_dry_run_says_what_it_would_cost_and_holds_nothing(harvests):
@@ -234,6 +150,11 @@ async def test_a_body_of_a_harvest_may_be_larger_than_others(toy_checkpoint):
     async with harvests_api(toy_checkpoint, body_bytes=1000, harvest_body_bytes=2000) as harvests:
         assert (await harvests.post(prompts=["a " * 600])).status_code == 202
         assert error_of(await harvests.post(prompts=["a " * 1200])) == (413, "request_too_large")
+
+
+async def test_a_body_of_51_mb_is_no_harvest(harvests):
+    answer = await harvests.http.post("/v1/harvest", content=b" " * 51_000_000)
+    assert error_of(answer) == (413, "request_too_large")
 
 
 async def test_an_unknown_harvest_and_another_accounts_are_not_found(harvests):
@@ -349,21 +270,6 @@ async def test_a_running_harvest_that_is_cancelled_pays_what_it_has_read_and_lea
     assert again.headers["x-should-retry"] == "false"
 
 
-def first_shard_noted(harvests, written):
-    asks = harvests.runner.harvests._asks
-    ask = asks.ask
-
-    async def noting(question, patience_s):
-        if type(question).__name__ == "NoteShard":
-            harvests.held_up(0.05)
-        reply = await ask(question, patience_s)
-        if type(question).__name__ == "NoteShard":
-            written.set()
-        return reply
-
-    return noting
-
-
 async def test_a_done_harvest_cannot_be_cancelled(harvests):
     harvest_id = await harvests.submit()
     await harvests.done(harvest_id)
@@ -459,6 +365,33 @@ async def test_files_that_nobody_wants_are_removed(harvests):
 # Waiting
 
 
+async def test_files_that_cannot_be_removed_do_not_keep_others(harvests, monkeypatch):
+    for name in ("one", "two"):
+        harvests.files.inside(name).put("left.parquet", b"rows")
+    remove_all = stores.Store.remove_all
+
+    def failing(store):
+        if store._root.endswith("/one"):
+            raise StoreUnavailable(FULL)
+        remove_all(store)
+
+    monkeypatch.setattr(stores.Store, "remove_all", failing)
+    await harvests.runner.harvests.sweep()
+    assert harvests.files.places() == ["one"]
+
+
+async def test_a_run_that_is_stopped_before_it_begins_is_forgotten(harvests):
+    runner = harvests.runner.harvests
+    harvests.held_up()
+    harvest_id = await harvests.submit()
+    await until(lambda: runner._running)
+    (run,) = runner._running.values()
+    runner._running.clear()
+    runner.do(run.work)
+    runner.do(StopHarvest(harvest_id, run.work.run))
+    await until(lambda: not runner._running)
+
+
 async def test_a_read_with_wait_answers_when_the_status_changes(toy_checkpoint):
     async with harvests_api(toy_checkpoint, runner=False) as harvests:
         harvest_id = await harvests.submit()
@@ -493,7 +426,45 @@ async def test_more_than_four_waiting_reads_of_a_key_are_declined(toy_checkpoint
         assert {answer.json()["status"] for answer in await asyncio.gather(*waiting)} == {"cancelled"}
 
 
+async def test_the_sixty_fifth_waiting_read_is_declined_whoever_asks(toy_checkpoint):
+    async with harvests_api(toy_checkpoint, runner=False) as harvests:
+        askers = [(await harvests.another_accounts())[1] for _ in range(17)]
+        asked = [(await harvests.submit(headers), headers) for headers in askers]
+        waiting = [
+            asyncio.create_task(harvests.get(harvest_id, "?wait=60", headers=headers))
+            for harvest_id, headers in asked[:16]
+            for _ in range(4)
+        ]
+        waits = harvests.api.ledger.harvest_desk._waits
+        await until(lambda: len(waits) == 64)
+        harvest_id, headers = asked[16]
+        answer = await harvests.get(harvest_id, "?wait=60", headers=headers)
+        assert (answer.status_code, answer.headers["x-acs-longpoll"]) == (200, "declined")
+        for harvest_id, headers in asked:
+            await harvests.http.delete(f"/v1/harvest/{harvest_id}", headers=headers)
+        assert {answer.json()["status"] for answer in await asyncio.gather(*waiting)} == {"cancelled"}
+
+
 # Links
+
+
+async def test_its_links_work_for_seven_days_from_its_end(harvests):
+    found = await harvests.done(await harvests.submit())
+    ended, expire = (datetime.fromisoformat(found[name]) for name in ("completed_at", "urls_expire_at"))
+    assert expire - ended == timedelta(days=7)
+    result = found["result"]
+    for url in (result["manifest_url"], result["stats_url"], *result["shard_urls"]):
+        assert f"expires={int(expire.timestamp())}&" in url
+
+
+async def test_a_link_of_more_than_seven_days_ago_leads_nowhere(harvests, monkeypatch):
+    url = (await harvests.done(await harvests.submit()))["result"]["manifest_url"]
+    week = 7 * 86400
+    now = time.time()
+    monkeypatch.setattr(files, "time", SimpleNamespace(time=lambda: now + week - 60))
+    assert (await harvests.http.get(url)).status_code == 200
+    monkeypatch.setattr(files, "time", SimpleNamespace(time=lambda: now + week + 1))
+    assert error_of(await harvests.http.get(url)) == (404, None)
 
 
 async def test_a_link_works_without_a_key_and_in_parts(harvests):

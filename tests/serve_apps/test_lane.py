@@ -3,14 +3,16 @@
 import asyncio
 
 import pytest
+from api_client import until
 
 from acs.platform.inference.contract import Delta, Failed, Generate, Sampling
-from acs.serve_apps.inference.lane import Lane, Step
+from acs.serve_apps.inference.lane import BEGUN_S, Lane, Step
 
 
 class World:
     def __init__(self, step=None):
         self.now = 0.0
+        self.takes = False  # the engine says when it has taken what went in
         self.lane = Lane(300, step, 128, clock=lambda: self.now)
         self.inside = []  # (request id, index)
         self.sinks = {}
@@ -22,13 +24,18 @@ class World:
         self.tasks.append(asyncio.create_task(self._start(request)))
 
     async def _start(self, request):
-        index = 0
-        while index < len(request.prompts):
-            together = await self.lane.enter(request, index)
+        if not request.gives_way:
+            self.inside += [(request.request_id, index) for index in range(len(request.prompts))]
+            return
+        left = len(request.prompts)
+        while left:
+            together = await self.lane.enter(request)
             if not together:
                 return
-            self.inside += [(request.request_id, inside) for inside in together]
-            index = together.stop
+            self.inside += [(request.request_id, index) for index in together]
+            if self.takes:
+                self.lane.taken(request, together)
+            left -= len(together)
 
     def end(self, name, index=0):
         self.sinks[name](Delta(index, [1], ["a"], None, "length"))
@@ -99,24 +106,49 @@ async def test_soon_after_the_others_have_gone_it_goes_on(world):
     assert await world.settled() == [0, 1, 2, 3]
 
 
-async def test_with_steps_prompts_go_in_together_cut_the_same_way_and_nothing_joins_them():
+async def test_with_steps_the_next_go_in_when_a_step_has_begun_and_wait_for_the_end_of_what_takes_several():
     world = World(Step(300, 4))
-    world.came("harvest", [100, 150, 100, 10, 10, 10, 10, 1000, 5], gives_way=True)
-    world.came("another", [5], gives_way=True)
-    assert await world.settled() == [0, 1]
+    world.takes = True
+    world.came("harvest", [100, 150, 200, 1000, 5, 5, 60], gives_way=True)
+    await asyncio.sleep(2 * BEGUN_S)
+    assert await world.settled() == [3, 2], "the last step of a prompt of several has room for those that came with it"
+    world.end("harvest", 2)
+    world.end("harvest", 3)
+    assert await world.settled() == [3, 2, 1, 0, 4, 5]
+    await until(lambda: ("harvest", 6) in world.inside)
+
+
+async def test_with_steps_what_is_said_of_a_group_that_has_ended_says_nothing_of_the_next():
+    world = World(Step(300, 4))
+    world.came("harvest", [300, 300, 300], gives_way=True)
+    await world.settled()
+    requests = {name: one.request for name, one in world.lane._requests.items()}
+    world.came("another", [300], gives_way=True)
     world.end("harvest", 0)
     assert await world.settled() == [0, 1]
     world.end("harvest", 1)
-    assert await world.settled() == [0, 1, 2, 3, 4, 5]
-    for index in (2, 3, 4, 5):
-        assert ("another", 0) not in world.inside
-        world.end("harvest", index)
-        await world.settled()
-    assert await world.settled() == [0, 1, 2, 3, 4, 5], "another has its turn"
+    await world.settled()
+    assert ("another", 0) in world.inside
+    world.lane.taken(requests["harvest"], [1])  # the engine's word of it comes late
+    await asyncio.sleep(2 * BEGUN_S)
+    assert await world.settled() == [0, 1]
+
+
+async def test_with_steps_prompts_that_fill_one_go_in_together_the_same_each_time_and_nothing_joins_them():
+    world = World(Step(300, 4))
+    world.came("harvest", [100, 150, 100, 10, 10, 10, 10, 1000, 5], gives_way=True)
+    world.came("another", [5], gives_way=True)
+    seen = []
+    for group in ([7, 1, 3, 4], [0, 2, 5, 6]):
+        seen += group
+        for index in group:
+            assert await world.settled() == seen
+            assert ("another", 0) not in world.inside
+            world.end("harvest", index)
+    assert await world.settled() == seen
+    assert ("another", 0) in world.inside, "each has its turn"
     world.end("another")
-    for index in (6, 7, 8):
-        assert await world.settled() == list(range(index + 1))
-        world.end("harvest", index)
+    assert await world.settled() == [*seen, 8]
 
 
 async def test_a_request_that_failed_or_was_dropped_leaves_its_place(world):

@@ -217,6 +217,20 @@ async def test_a_branch_of_a_wrong_shape_is_refused(looms, fields, param):
     assert looms.blobs() == 1
 
 
+async def test_a_branch_whose_fields_its_nodes_would_repeat_without_end_is_refused(toy_checkpoint):
+    async with looms_api(toy_checkpoint, branch_shown_bytes=10_000) as looms:
+        loom_id, root = await looms.plant()
+        stop = ["x" * 1000]  # the fields that a Node shows are then 1,030 bytes
+        answer = await looms.ask(loom_id, root, n=10, stop=stop)
+        assert error_of(answer) == (400, "invalid_request", "n")
+        assert "10,000" in answer.json()["error"]["message"]
+        assert looms.events(Ledger.HoldPlaced) == []
+        assert looms.blobs() == 1
+        assert len(await looms.branch(loom_id, root, n=9, stop=stop)) == 9
+        assert len(await looms.branch(loom_id, root, stop=["x" * 20_000])) == 1  # what was sent, once
+        await looms.ended(loom_id)
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import haproxy_written
@@ -79,13 +82,33 @@ def test_no_access_log_leaves_the_machine(written: str) -> None:
     assert not re.search(r"^\s+log \d", rewritten(written), re.MULTILINE)
 
 
-def test_a_fresh_start_takes_over_from_abandoned_ones() -> None:
-    config = "global\n    stats socket /s/a.sock mode 600 level admin\n"
+@pytest.fixture
+def admin() -> Iterator[str]:
+    """A socket at which somebody listens."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/a.sock")
+        listening.listen()
+        yield listening.getsockname()
+
+
+def with_admin(path: str) -> str:
+    return f"global\n    stats socket {path} mode 600 level admin\n"
+
+
+def test_a_fresh_start_takes_over_from_abandoned_ones(admin: str) -> None:
     arguments = ["-db", "-f", "/c"]
-    assert taking_over(arguments, config, ["7", "8"]) == [*arguments, "-sf", "7", "8", "-x", "/s/a.sock"]
-    assert taking_over(arguments, config, []) == arguments
+    taken = taking_over(arguments, with_admin(admin), ["7", "8"])
+    assert taken == [*arguments, "-sf", "7", "8", "-x", admin]
+    assert taking_over(arguments, with_admin(admin), []) == arguments
 
 
-def test_a_reload_by_serve_is_left_as_it_is() -> None:
-    arguments = ["-db", "-f", "/c", "-sf", "7"]
-    assert taking_over(arguments, "stats socket /s/a.sock", ["7"]) == arguments
+def test_a_reload_by_serve_also_ends_those_that_serve_has_lost_sight_of(admin: str) -> None:
+    arguments = ["-db", "-f", "/c", "-dR"]
+    by_serve = [*arguments, "-sf", "8", "-x", admin]
+    taken = taking_over(by_serve, with_admin(admin), ["7", "8"])
+    assert taken == [*arguments, "-sf", "7", "8", "-x", admin]
+
+
+def test_no_sockets_are_asked_of_those_that_have_none_left(tmp_path: Path) -> None:
+    """HAProxy would not start, and nobody would listen until the last of them has ended."""
+    assert taking_over(["-f", "/c"], with_admin(str(tmp_path / "a")), ["7"]) == ["-f", "/c", "-sf", "7"]

@@ -11,6 +11,7 @@ import httpx
 from server.running import Server, start_server
 from server.waiting import within
 
+from acs.events.ledger import Ledger
 from acs.platform.settings import SHIPPED_CATALOGUES
 from acs.storage.event_store import open_event_store
 
@@ -18,6 +19,18 @@ from acs.storage.event_store import open_event_store
 RUNNER, REPLICA, LEDGER, INGRESS = "ServeReplica:jobs:", "ServeReplica:model-", "LedgerActor", "ServeReplica:api:"
 SERVER = "the whole server"
 RECOVERY_S = 300
+
+RESOLVED = (Ledger.HoldSettled, Ledger.HoldReleased, Ledger.HoldExpired)
+
+
+def kill(server: Server, what: str) -> None:
+    """`kill -9`. A part comes back by itself; the whole server must be started again."""
+    if what == SERVER:
+        server.process.kill()
+        server.process.wait()
+    else:
+        (victim, *_) = within(RECOVERY_S, lambda: server.named(what))
+        os.kill(victim.pid, signal.SIGKILL)
 
 
 class Killed:
@@ -40,13 +53,9 @@ class Killed:
         return httpx.request(method, f"{self.server.v1}{path}", headers=headers, **fields)
 
     def kill(self, what: str) -> None:
+        kill(self.server, what)
         if what == SERVER:
-            self.server.process.kill()
-            self.server.process.wait()
             self.server = self._start()
-        else:
-            (victim, *_) = within(RECOVERY_S, lambda: self.server.named(what))
-            os.kill(victim.pid, signal.SIGKILL)
 
     def events(self) -> list[Any]:
         """All of them, once the server has been stopped."""

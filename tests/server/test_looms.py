@@ -1,23 +1,13 @@
-"""Looms: exact on the real engine, and whole through `kill -9` of everything that has a part in them."""
+"""Looms on the real engine: each Branch is, to the token, the Completion of its path."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import random
-import threading
-import time
-from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from server.killing import INGRESS, LEDGER, RECOVERY_S, REPLICA, RUNNER, SERVER, Killed
 from server.running import Server
-from server.waiting import within
 
 from acs.events.ledger import Ledger
 from acs.events.loom import Loom
@@ -27,9 +17,6 @@ pytestmark = pytest.mark.server
 RESOLVED = (Ledger.HoldSettled, Ledger.HoldReleased, Ledger.HoldExpired)
 ENDS = (Loom.BranchGrown, Loom.BranchFailed, Loom.BranchCancelled)
 SIXTEEN = {"temperature": 0, "ignore_eos": True, "max_tokens": 16}
-
-
-# -- exactness, one request at a time
 
 
 class Real:
@@ -148,183 +135,3 @@ def test_a_steered_branch_is_the_steered_completion(real: Real) -> None:
     assert steered["token_ids"] == alone["token_ids"]
     assert steered["sampling"]["apply_steering_vectors"] == [vector]
     assert steered["token_ids"][:13] != node["token_ids"][3:]
-
-
-# -- deaths
-
-
-class World(Killed):
-    """One Loom that many clients branch, and one that follows it by its versions."""
-
-    def __init__(self, folder: Path, models_dir: Path) -> None:
-        super().__init__(folder, models_dir, ACS_LIMIT_LOOM_NODES="100000", ACS_LIMIT_KEY_LOOM_WAITS="1000")
-        planted = self.ask("POST", "/looms", json={"prompt": "The sky is"}).json()
-        self.path = f"/looms/{planted['id']}"
-        self.root: str = planted["nodes"][0]["id"]
-
-    def loom(self) -> dict[str, Any]:
-        answer = self.ask("GET", self.path)
-        assert answer.status_code == 200, answer.text
-        loom: dict[str, Any] = answer.json()
-        return loom
-
-    def finished(self) -> bool:
-        with contextlib.suppress(httpx.TransportError):
-            answer = self.ask("GET", self.path)
-            nodes = answer.json()["nodes"] if answer.status_code == 200 else [{"status": "pending"}]
-            return all(node["status"] in ("done", "failed") for node in nodes)
-        return False
-
-
-class Work:
-    """Runs until its context is left; what fails in a thread is raised there."""
-
-    def __init__(self, world: World, clients: int) -> None:
-        self.world = world
-        self.asked: list[str] = []  # Nodes that a client was told of
-        self.deleted: set[str] = set()
-        self.seen: dict[str, dict[str, Any]] = {}
-        self.version = 0
-        self._over, self._settled = threading.Event(), threading.Event()
-        self._faults: list[BaseException] = []
-        self._branching = [threading.Thread(target=self._kept, args=(self._branch, n)) for n in range(clients)]
-        self._following = threading.Thread(target=self._kept, args=(self._follow, 0))
-
-    def __enter__(self) -> Work:
-        for thread in (*self._branching, self._following):
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._branching:
-            thread.join()
-
-    def settle(self) -> None:
-        """Returns when all has ended, and the follower has seen it."""
-        within(RECOVERY_S, self.world.finished)
-        self._settled.set()
-        self._following.join()
-        assert not self._faults, self._faults
-
-    def _kept(self, work: Any, number: int) -> None:
-        try:
-            work(number)
-        except BaseException as fault:
-            self._faults.append(fault)
-
-    def _branch(self, client: int) -> None:
-        rng = random.Random(client)
-        number = 0
-        while not self._over.is_set() and not self._faults:
-            number += 1
-            done = [id for id, node in list(self.seen.items()) if node["status"] == "done"]
-            parent = self.world.root if rng.random() < 0.3 or not done else rng.choice(done)
-            key = f"{self.world.server.process.pid}-{client}-{number}"
-            body = {"model": "fake", "n": rng.randint(1, 4), "max_tokens": rng.randint(1, 10), "seed": number}
-            self._sent(parent, body, key)
-            if number % 9 == 0 and parent != self.world.root:
-                with contextlib.suppress(httpx.TransportError):
-                    self.world.ask("DELETE", f"{self.world.path}/nodes/{parent}")
-
-    def _sent(self, parent: str, body: dict[str, Any], key: str) -> None:
-        while not self._over.is_set():
-            with contextlib.suppress(httpx.TransportError):
-                path = f"{self.world.path}/nodes/{parent}/branch"
-                answer = self.world.ask("POST", path, json=body, headers={"Idempotency-Key": key})
-                if answer.status_code == 202:
-                    self.asked += [node["id"] for node in answer.json()["nodes"]]
-                if answer.status_code in (202, 400, 404):  # 400: the context's end; 404: somebody deleted it
-                    return
-                assert answer.status_code in (409, 429, 502, 503), answer.text
-            time.sleep(0.1)
-
-    def _follow(self, _: int) -> None:
-        """Takes over what `since` gives: a change comes once, and what was done or deleted never comes again."""
-        while not (self._settled.is_set() and self._whole()):
-            with contextlib.suppress(httpx.TransportError):
-                terms = {"since": self.version, "wait": 0 if self._settled.is_set() else 2}
-                answer = self.world.ask("GET", self.world.path, params=terms)
-                if answer.status_code != 200:
-                    assert answer.status_code in (502, 503), answer.text
-                    time.sleep(0.1)
-                    continue
-                self._take(answer.json())
-
-    def _take(self, changed: dict[str, Any]) -> None:
-        assert changed["version"] >= self.version
-        deleted = changed.get("deleted", [])  # none at the first look
-        if changed["version"] == self.version:
-            assert changed["nodes"] == deleted == []
-        for node in changed["nodes"]:
-            assert node["id"] not in self.deleted
-            before = self.seen.get(node["id"], {"status": "unknown"})
-            assert before["status"] not in ("done", "failed"), (before, node)
-            self.seen[node["id"]] = node
-        for node_id in deleted:
-            assert node_id not in self.deleted
-            self.deleted.add(node_id)
-            self.seen.pop(node_id, None)
-        self.version = changed["version"]
-
-    def _whole(self) -> bool:
-        return self.version == self.world.loom()["version"]
-
-
-@pytest.fixture
-def world(tmp_path: Path, models_dir: Path) -> Iterator[World]:
-    world = World(tmp_path, models_dir)
-    with contextlib.ExitStack() as stack:
-        stack.callback(lambda: world.server.stop())
-        yield world
-
-
-def story(world: World, clients: int, kills: list[str], pause_s: float) -> None:
-    rng = random.Random(os.environ.get("ACS_TEST_SEED", "0"))
-    with Work(world, clients) as work:
-        within(RECOVERY_S, lambda: len(work.seen) > 10)
-        for what in kills:
-            before = len(work.asked)
-            time.sleep(rng.random() * pause_s)  # the moment is the point
-            world.kill(what)
-            within(RECOVERY_S, lambda: len(work.asked) > before + 20 or work._faults)  # noqa: B023
-    work.settle()
-    loom = world.loom()
-    assert {node["id"]: node for node in loom["nodes"]} == work.seen, "a follower has the whole"
-    judge(world.events(), loom, work)
-    statuses = Counter(node["status"] for node in loom["nodes"])
-    print(f"{len(work.asked)} Nodes asked for, {len(kills)} kills: {dict(statuses)}, {len(work.deleted)} deleted")
-
-
-def judge(events: list[Any], loom: dict[str, Any], work: Work) -> None:
-    """By the events: the tree is consistent, every paid Node is there, every Hold is resolved once."""
-    nodes = {node["id"]: node for node in loom["nodes"]}
-    assert set(work.asked) <= set(nodes) | work.deleted, "none that was answered with 202 is lost"
-    assert all(node["parent_id"] in nodes for node in nodes.values() if node["parent_id"] is not None)
-    asked = {event.branch_id: event for event in events if isinstance(event, Loom.BranchAsked)}
-    ends = [event for event in events if isinstance(event, ENDS)]
-    resolved = {event.hold_id: event for event in events if isinstance(event, RESOLVED)}
-    assert len(ends) == len({event.branch_id for event in ends}) == len(asked), "each Branch ends once"
-    assert sum(isinstance(event, RESOLVED) for event in events) == len(resolved) == len(asked), "each Hold once"
-    for end in ends:
-        hold = resolved[asked[end.branch_id].hold_id]
-        grown = isinstance(end, Loom.BranchGrown)
-        assert grown == (isinstance(hold, Ledger.HoldSettled) and hold.http_status == 200)
-        if grown:
-            there = [node_id for node_id in asked[end.branch_id].node_ids if node_id not in work.deleted]
-            assert set(there) <= set(end.node_ids), "every Node that was paid for, unless it was deleted"
-            assert all(nodes[node_id]["status"] == "done" for node_id in there)
-            if len(end.node_ids) == len(asked[end.branch_id].node_ids):
-                assert hold.completion_tokens == sum(end.tokens)
-
-
-def test_a_loom_lives_through_the_death_of_every_part_of_the_server(world: World) -> None:
-    story(world, 8, [LEDGER, REPLICA, RUNNER, SERVER, INGRESS], 0.5)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-def test_fifty_clients_branch_one_loom_through_forty_deaths(world: World) -> None:
-    rng = random.Random(os.environ.get("ACS_TEST_SEED", "0"))
-    kills = rng.choices([RUNNER, LEDGER, REPLICA, INGRESS, SERVER], (4, 4, 4, 2, 1), k=40)
-    story(world, 50, kills[: int(os.environ.get("ACS_TEST_KILLS", "40"))], 3)

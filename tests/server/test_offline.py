@@ -44,7 +44,7 @@ def alone(network: str) -> list[str]:
     return words
 
 
-@pytest.fixture(params=[pytest.param(CUT, id="cut"), pytest.param(COUNTED, id="counted")])
+@pytest.fixture(params=[pytest.param(COUNTED, id="counted"), pytest.param(CUT, id="cut", marks=pytest.mark.soak)])
 def network(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -163,6 +163,34 @@ def test_a_signal_while_it_starts_ends_it_too(models: Path, tmp_path: Path) -> N
     assert server.processes() == []
 
 
+def test_a_ray_that_dies_while_it_starts_is_started_again(models: Path, tmp_path: Path) -> None:
+    waits = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5", "RAY_gcs_server_port_wait_time_s": "10"}  # 60 and 30 else
+    server = launch(tmp_path, catalogue="fake", env={"ACS_MODELS": str(models)} | waits)
+    with server:
+        assert within(60, lambda: bool(server.named("gcs_server --"))), server.output
+        (first,) = server.named("gcs_server --")
+        os.kill(first.pid, signal.SIGKILL)
+        assert within(120, lambda: any("  ready at " in line for line in server.lines)), server.output
+        assert server.output.count("Ray did not come up") == 1
+        assert len(server.named("gcs_server --")) == 1
+        assert httpx.get(server.base + "/health").status_code == 200
+
+
+def test_a_server_is_ready_before_the_agents_that_ray_starts_beside_it_are(models: Path, tmp_path: Path) -> None:
+    """A raylet that waits for one gives up after 15 s, which on a busy machine it may take to start."""
+    server = launch(tmp_path, catalogue="fake", env={"ACS_MODELS": str(models)})
+    with server:
+
+        def agents() -> list[int]:
+            return [p.pid for p in server.named("dashboard/agent.py") if "raylet/raylet" not in p.cmdline]
+
+        assert within(60, lambda: bool(agents())), server.output
+        for agent in agents():
+            os.kill(agent, signal.SIGSTOP)
+        assert within(120, lambda: any("  ready at " in line for line in server.lines)), server.output
+        assert agents(), "still under the name it started with"
+
+
 def test_what_a_killed_server_leaves_is_ended_by_its_successor_beside_another_server(
     server: Server, models: Path, tmp_path: Path
 ) -> None:

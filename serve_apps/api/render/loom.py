@@ -19,10 +19,14 @@ CANCELLED |= {"code": "account_suspended"}
 
 def loom_head(loom: LoomView, looms: Blobs) -> dict[str, Any]:
     """Without its Nodes. Raises BlobUnavailable."""
+    return head_of(loom, None if loom.title_sha256 is None else title_of(looms.get(loom.title_sha256)))
+
+
+def head_of(loom: LoomView, title: str | None) -> dict[str, Any]:
     return {
         "id": loom.id,
         "object": "loom",
-        "title": None if loom.title_sha256 is None else title_of(looms.get(loom.title_sha256)),
+        "title": title,
         "version": loom.version,
         "created_at": loom.created_at,
     }

@@ -1,4 +1,6 @@
-"""Files of harvests, by signed links: no key, ranges, and only what the ledger says may still be had."""
+"""Files of harvests in a folder, by signed links: no key, ranges, and only what the ledger says may still be had. Those
+in a bucket the bucket itself serves.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from starlette.responses import FileResponse, MalformedRangeHeader, RangeNotSati
 
 from acs.platform.errors import InternalError, NotFound, RangeBeyond
 from acs.platform.harvests.client import HarvestClient
+from acs.platform.harvests.links import Links
 from acs.serve_apps.api import http
 from acs.serve_apps.api.routes.listing import one
 
@@ -28,7 +31,8 @@ async def get_file(request: Request) -> Response:
     services = http.services_of(request)
     harvest_id, file = request.path_params["harvest_id"], request.path_params["file"]
     expires, signature = one(request, "expires") or "", one(request, "signature") or ""
-    genuine = services.harvest_files.is_folder and services.links.is_genuine(harvest_id, file, expires, signature)
+    links = services.links
+    genuine = isinstance(links, Links) and links.is_genuine(harvest_id, file, expires, signature)
     if not genuine or int(expires) <= time.time():
         raise NotFound(NO_LINK)
     sha256 = await HarvestClient(services.ledger.asks).sha256_of(harvest_id, file)

@@ -15,7 +15,7 @@ from acs.events.ids import HARVEST, HOLD, made_at, show, uuid7
 from acs.platform.errors import ApiError, PartUnavailable
 from acs.platform.harvests.client import HarvestClient
 from acs.platform.harvests.estimate import estimate_of
-from acs.platform.harvests.links import Links
+from acs.platform.harvests.links import BucketLinks, Links
 from acs.platform.harvests.plan import HarvestPlan, plan_harvest
 from acs.platform.harvests.request import parse_harvest
 from acs.platform.harvests.stored import encode
@@ -35,6 +35,8 @@ DECLINED = {"X-Acs-Longpoll": "declined", "Retry-After": "3"}
 _FAULTS = {
     "storage_full": "The disk or bucket that takes the files is full. Submit the harvest again when there is room.",
     "storage_unavailable": "The disk or bucket that takes the files cannot be written. Submit the harvest again later.",
+    "runner_lost": "What runs harvests died again and again while it ran this one, most likely out of memory. Submit "
+    "the harvest again with a smaller `shard_size` or fewer layers.",
 }
 
 
@@ -96,7 +98,7 @@ async def list_harvests(request: Request) -> Response:
     return await http.json_answer(request, {"object": "list", "data": shown, "has_more": page.has_more})
 
 
-def harvest_object(harvest: HarvestView, links: Links | None) -> dict[str, Any]:
+def harvest_object(harvest: HarvestView, links: Links | BucketLinks | None) -> dict[str, Any]:
     """`links`: None for one of a list, whose `result` is left out."""
     status = HarvestStatus(harvest.status)
     found = _head(harvest.id, status, harvest)
@@ -107,6 +109,7 @@ def harvest_object(harvest: HarvestView, links: Links | None) -> dict[str, Any]:
             "prompts_done": harvest.prompts_done,
             "tokens_done": harvest.tokens_done,
             "shards_done": harvest.shards_done,
+            "bytes_done": harvest.bytes_done,
         }
     if harvest.finished_at is not None:
         found["completed_at"] = _iso(harvest.finished_at)
@@ -138,7 +141,7 @@ def _head(harvest_id: str, status: HarvestStatus, sized: HarvestView | HarvestPl
     }
 
 
-def _result(harvest: HarvestView, links: Links) -> dict[str, Any]:
+def _result(harvest: HarvestView, links: Links | BucketLinks) -> dict[str, Any]:
     assert harvest.expires_at is not None
     expires = int(harvest.expires_at.timestamp())
 

@@ -80,7 +80,7 @@ async def _nodes(model: ServedModel, wanted: LoomRequest, limits: Limits) -> lis
         if len(wanted.nodes) > limits.loom_nodes:
             count = len(wanted.nodes)
             raise InvalidRequest(f"nodes has {count} Nodes; a Loom has at most {limits.loom_nodes}.", param="nodes")
-        planted = await asyncio.to_thread(plant, wanted.nodes, model.tokenizer, model.entry.id)
+        planted = await asyncio.to_thread(plant, wanted.nodes, model.tokenizer, model.entry.id, model.max_model_len)
         _check_root(model, planted[0].content, "nodes[0]")
         return planted
     prompt = wanted.prompt
@@ -90,7 +90,7 @@ async def _nodes(model: ServedModel, wanted: LoomRequest, limits: Limits) -> lis
     text = prompt if as_sent else model.tokenizer.settled(ids)
     root = NodeContent(text, ids, None, None, None, model.entry.id, None)
     _check_root(model, root, "prompt")
-    return [Planted(show(NODE, uuid7()), None, None, root, [], 0.0, 0)]
+    return [Planted(show(NODE, uuid7()), None, None, root, 0, 0.0, 0)]
 
 
 def _check_root(model: ServedModel, root: NodeContent, param: str) -> None:
@@ -119,5 +119,5 @@ async def _kept_node(services: Services, node: Planted) -> Written:
 def _imported(node: Planted, content: Written) -> Imported:
     assert node.parent is not None, "it is not the root"
     terms = node.content.model, node.content.finish_reason, node.logprob
-    path = node.depth, len(node.path), node.path_logprob
+    path = node.depth, node.path_tokens, node.path_logprob
     return Imported(content, node.parent.node_id, node.parent_token, *path, *terms)

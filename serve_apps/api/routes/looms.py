@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,10 +20,10 @@ from acs.platform.wiring import Services
 from acs.serve_apps.api import http
 from acs.serve_apps.api.hang_up import unless_gone
 from acs.serve_apps.api.loom_parts import erased, kept_title, looms_of, path_of, read
-from acs.serve_apps.api.render.loom import loom_head, loom_parts, size_of
+from acs.serve_apps.api.render.loom import head_of, loom_head, loom_parts, size_of
 from acs.serve_apps.api.routes.listing import after_of, id_of, limit_of, one, whole_number
 from acs.serve_apps.api.stored_answer import StoredAnswer
-from acs.storage.blobs import BlobUnavailable
+from acs.storage.blobs import Blobs, BlobUnavailable
 
 DECLINED = {"X-Acs-Longpoll": "declined", "Retry-After": "3"}
 WAIT_MOST_S = 60
@@ -34,7 +36,11 @@ async def list_looms(request: Request) -> Response:
     limit, after = limit_of(request), after_of(request, LOOM, "Loom")
     looms = http.services_of(request).looms
     page = await looms_of(request).browse(caller.account_id, limit, after)
-    found = await asyncio.to_thread(lambda: [loom_head(loom, looms) for loom in page.looms])
+    try:
+        found = await asyncio.to_thread(lambda: [loom_head(loom, looms) for loom in page.looms])
+    except BlobUnavailable:  # one was deleted or retitled since
+        page = await looms_of(request).browse(caller.account_id, limit, after)
+        found = await asyncio.to_thread(_heads_that_are_there, page.looms, looms)
     return await http.json_answer(request, {"object": "list", "data": found, "has_more": page.has_more})
 
 
@@ -80,7 +86,7 @@ async def change_loom(request: Request) -> Response:
     except LoomNotFound:
         await erased(services.looms, title)
         raise
-    return await http.json_answer(request, await read(lambda: loom_head(loom, services.looms)))
+    return await http.json_answer(request, head_of(loom, wanted.title))
 
 
 async def delete_loom(request: Request) -> Response:
@@ -101,6 +107,15 @@ async def delete_node(request: Request) -> Response:
 
 
 # Inside
+
+
+def _heads_that_are_there(page: Iterable[LoomView], looms: Blobs) -> list[dict[str, Any]]:
+    """Without those whose title is gone: the list would otherwise fail for one of its Looms."""
+    heads = []
+    for loom in page:
+        with contextlib.suppress(BlobUnavailable):
+            heads.append(loom_head(loom, looms))
+    return heads
 
 
 async def _path_text(request: Request, services: Services, account_id: str) -> Response:

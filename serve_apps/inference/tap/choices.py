@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from acs.serve_apps.inference.tap.requests import KEY
 IN_FLIGHT_BYTES = (
     512 * 1024**2
 )  # of captures and vectors in one replica; a request beyond waits, first come first served
+LONG_BYTES = 2 * 1024**2  # a file of so many takes a millisecond to make, which a thread beside the event loop does
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,13 @@ class TappedChoices:
         self._sheets: dict[int, Sheet] = {}
         self._vectors: list[dict[str, Any]] = []
         self._open = False
-        # Cached blocks are shared by the choices of this request and by nobody else: a fault ends them together.
-        self.cache_salt = request.request_id if request.steering else None
+        self._removals: set[asyncio.Future[None]] = set()  # that a thread is at
+        # Cached blocks are shared by the choices of this request and by nobody else: a fault ends them together, and
+        # those of one that only captures may lack the upper Layers.
+        self.cache_salt = request.request_id if request.steering or request.only_capture else None
         self.captures = bool(request.capture)
+        touched = [*request.capture, *(layer for one in request.steering for layer in one.layers)]
+        self._top = max(touched) if request.only_capture else None
 
     @property
     def size_bytes(self) -> int:
@@ -78,9 +85,12 @@ class TappedChoices:
         await self._budget.take(self.size_bytes)
         self._open = True
         for one in self._request.steering:
+            long = len(one.values) >= LONG_BYTES
+            share = self._exchange.share
+            file = await asyncio.to_thread(share, one.values) if long else share(one.values)
             self._vectors.append(
                 {
-                    "file": str(self._exchange.share(one.values)),
+                    "file": str(file),
                     "layers": one.layers,
                     "rows": 1 if one.positions is None else len(one.positions),
                     "scale": one.scale,
@@ -88,18 +98,20 @@ class TappedChoices:
                     "positions": one.positions,
                 }
             )
+        for index in range(len(self._request.prompts) * self._request.n):
+            if self._sheet_bytes(index) >= LONG_BYTES:
+                self._sheets[index] = await asyncio.to_thread(self._new_sheet, index)
 
     def extra_args(self, index: int) -> dict[str, Any]:
-        """What the worker is told of choice `index`; its sheet is made."""
-        request = self._request
-        capacity = len(request.prompts[index // request.n]) + request.sampling.max_tokens - 1
-        self._sheets[index] = sheet = self._exchange.sheet(self._layout, capacity)
+        """What the worker is told of choice `index`; its sheet is made, if it was too small to be made before."""
+        if index not in self._sheets:
+            self._sheets[index] = self._new_sheet(index)
         return {
             KEY: {
-                "group": request.request_id,
-                "sheet": str(sheet.path),
-                "capacity": capacity,
-                "layers": request.capture,
+                "group": self._request.request_id,
+                "sheet": str(self._sheets[index].path),
+                "layers": self._request.capture,
+                "top": self._top,
                 "steering": self._vectors,
             }
         }
@@ -118,15 +130,44 @@ class TappedChoices:
         """Choice `index` has ended."""
         sheet = self._sheets.pop(index, None)
         if sheet is not None:
-            sheet.remove()
+            self._remove(sheet.remove, self._sheet_bytes(index))
 
     def close(self) -> None:
-        if self._open:
-            self._open = False
-            for index in list(self._sheets):
-                self.remove(index)
-            for vector in self._vectors:
-                self._exchange.release(Path(vector["file"]))
+        if not self._open:
+            return
+        self._open = False
+        for index in list(self._sheets):
+            self.remove(index)
+        for one, vector in zip(self._request.steering, self._vectors, strict=False):  # some, when `open` failed
+            self._remove(partial(self._exchange.release, Path(vector["file"])), len(one.values))
+        self._give_back()
+
+    # Inside
+
+    def _capacity(self, index: int) -> int:
+        return len(self._request.prompts[index // self._request.n]) + self._request.sampling.max_tokens - 1
+
+    def _sheet_bytes(self, index: int) -> int:
+        return self._capacity(index) * self._layout.record_bytes
+
+    def _new_sheet(self, index: int) -> Sheet:
+        return self._exchange.sheet(self._layout, self._capacity(index))
+
+    def _remove(self, remove: Callable[[], None], size: int) -> None:
+        if size < LONG_BYTES:
+            return remove()
+        removal = asyncio.get_running_loop().run_in_executor(None, remove)
+        self._removals.add(removal)
+        removal.add_done_callback(self._removed)
+
+    def _removed(self, removal: asyncio.Future[None]) -> None:
+        self._removals.discard(removal)
+        if not self._open:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Once there is room again."""
+        if not self._removals:
             self._budget.give_back(self.size_bytes)
 
 

@@ -17,11 +17,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import mmap
 import os
 import shutil
 import tempfile
+import threading
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -63,41 +68,45 @@ class Layout:
         return LABEL_BYTES + self.row_bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sheet:
+    """Mapped at the first look, and kept: a steered choice is looked at after each token."""
+
     path: Path
     layout: Layout
+    _records: np.ndarray | None = None
 
-    def read(self, token_ids: list[int]) -> bytes:
+    def read(self, token_ids: list[int]) -> memoryview:
         """The rows of exactly these tokens, position 0 first, as bytes of [layers, positions, hidden].
 
         Raises Incomplete and BeyondRange.
         """
+        self.check(0, token_ids)
         layout, count = self.layout, len(token_ids)
-        with self._open() as file:
-            raw = np.fromfile(file, np.uint8, count * layout.record_bytes)
-        if len(raw) < count * layout.record_bytes:
-            raise Incomplete(f"{len(raw) // layout.record_bytes} rows were captured of {count}")
-        records = raw.reshape(count, layout.record_bytes)
-        _check_labels(records[:, :LABEL_BYTES].copy().view("<i4"), 0, token_ids)
-        rows = records[:, LABEL_BYTES:].reshape(count, layout.layers, layout.row_bytes // layout.layers)
-        return np.ascontiguousarray(rows.transpose(1, 0, 2)).tobytes()  # of a strided array, tobytes goes byte by byte
+        records = self._all()[:count, LABEL_BYTES:]
+        rows = records.reshape(count, layout.layers, layout.row_bytes // layout.layers).transpose(1, 0, 2)
+        return np.ascontiguousarray(rows).ravel().data  # the only copy that is made
 
     def check(self, first: int, token_ids: list[int]) -> None:
         """Whether the worker has been over the positions first, first + 1, … with these tokens. Raises Incomplete and
         BeyondRange.
         """
-        size = self.layout.record_bytes
-        with self._open() as file:
-            raw = os.pread(file.fileno(), len(token_ids) * size, first * size)
-        if len(raw) < (len(token_ids) - 1) * size + LABEL_BYTES:
-            raise Incomplete(f"rows are missing after position {first + len(raw) // size - 1}")
-        records = np.frombuffer(raw.ljust(len(token_ids) * size, b"\0"), np.uint8).reshape(len(token_ids), size)
-        _check_labels(records[:, :LABEL_BYTES].copy().view("<i4"), first, token_ids)
+        labels = np.ascontiguousarray(self._all()[first : first + len(token_ids), :LABEL_BYTES]).tobytes()
+        expected = array("i", chain.from_iterable(enumerate(token_ids, first + 1))).tobytes()
+        if labels != expected:
+            self._open().close()  # raises when the worker has said why
+            raise Incomplete(_first_wrong(labels, expected))
 
     def remove(self) -> None:
+        self._records = None
         self.path.unlink(missing_ok=True)
         _beyond_range(self.path).unlink(missing_ok=True)
+
+    def _all(self) -> np.ndarray:
+        if (records := self._records) is None:
+            with self._open() as file:
+                self._records = records = _mapped(file.fileno(), self.layout, mmap.PROT_READ)
+        return records
 
     def _open(self) -> BinaryIO:
         try:
@@ -108,14 +117,19 @@ class Sheet:
             raise Incomplete("the worker has given the request up") from None
 
 
-def mapped(sheet: Path, layout: Layout, capacity: int) -> np.ndarray:
+def mapped(sheet: Path, layout: Layout) -> np.ndarray:
     """By the worker: the sheet's records, uint8 [capacity, record bytes], to be written; unmapped with the array."""
     descriptor = os.open(sheet, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        memory = mmap.mmap(descriptor, capacity * layout.record_bytes)
+        return _mapped(descriptor, layout, mmap.PROT_READ | mmap.PROT_WRITE)
     finally:
         os.close(descriptor)
-    return np.frombuffer(memory, np.uint8).reshape(capacity, layout.record_bytes)
+
+
+def _mapped(descriptor: int, layout: Layout, access: int) -> np.ndarray:
+    """All its pages at once: to meet them one by one costs more than to copy what is on them."""
+    memory = mmap.mmap(descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, access)
+    return np.frombuffer(memory, np.uint8).reshape(-1, layout.record_bytes)
 
 
 def give_up(sheet: Path, error: Exception) -> None:
@@ -130,54 +144,75 @@ def _beyond_range(sheet: Path) -> Path:
     return sheet.with_suffix(".beyond-range")
 
 
-def _check_labels(labels: np.ndarray, first: int, token_ids: list[int]) -> None:
-    """`labels`: int32 [positions, 2]."""
-    expected = np.column_stack([np.arange(first + 1, first + 1 + len(token_ids)), token_ids])
-    wrong = np.flatnonzero((labels != expected).any(axis=1))
-    if len(wrong):
-        position, token_id = labels[wrong[0]].tolist()
-        found = f"that of token {token_id} at {position - 1}" if position else "none"
-        raise Incomplete(f"{len(wrong)} of {len(token_ids)} rows are wrong; at position {first + wrong[0]} is {found}")
+def _first_wrong(labels: bytes, expected: bytes) -> str:
+    right, found = (
+        np.frombuffer(part, "<i4").reshape(-1, 2) for part in (expected, labels.ljust(len(expected), b"\0"))
+    )
+    wrong = np.flatnonzero((found != right).any(axis=1))
+    position, (label, token_id) = right[wrong[0], 0] - 1, found[wrong[0]].tolist()
+    what = f"that of token {token_id} at {label - 1}" if label else "none"
+    return f"{len(wrong)} of {len(right)} rows are wrong; at position {position} is {what}"
 
 
 class Exchange:
-    """A replica's own folder."""
+    """A replica's own folder. Sheets and vectors are made and removed by any thread."""
 
     def __init__(self, tensors: Path) -> None:
         """`tensors`: the server's folder, made if need be; what dead replicas left in it is removed."""
         tensors.mkdir(mode=0o700, parents=True, exist_ok=True)
         _sweep(tensors)
-        self.folder = Path(tempfile.mkdtemp(prefix="replica-", dir=tensors))
-        self._lock = _locked(self.folder)
-        self._sheets = 0
+        draft = Path(tempfile.mkdtemp(prefix="draft-", dir=tensors))
+        self._lock = _locked(draft)
+        self.folder = draft.rename(tensors / f"replica-{draft.name}")  # locked before another's sweep may find it
+        self._numbers = itertools.count(1)
         self._users: dict[Path, int] = {}
+        self._counting = threading.Lock()
 
     def sheet(self, layout: Layout, capacity: int) -> Sheet:
         """An empty sheet with room for `capacity` positions. Raises OSError when there is no such room."""
-        self._sheets += 1
-        sheet = Sheet(self.folder / f"sheet-{self._sheets}", layout)
-        with open(os.open(sheet.path, _CREATE, 0o600), "wb") as file:
+        sheet = Sheet(self.folder / f"sheet-{next(self._numbers)}", layout)
+        with _created(sheet.path) as file:
             os.posix_fallocate(file.fileno(), 0, capacity * layout.record_bytes)
         return sheet
 
     def share(self, data: bytes) -> Path:
-        """A file of this content, made once however many share it at a time. `release` it as often."""
+        """A file of this content, one however many share it at a time. `release` it as often."""
         path = self.folder / f"vectors-{hashlib.sha256(data).hexdigest()}"
-        if path not in self._users:
-            with open(os.open(path, _CREATE, 0o600), "wb") as file:
-                file.write(data)
-        self._users[path] = self._users.get(path, 0) + 1
+        with self._counting:
+            self._users[path] = self._users.get(path, 0) + 1  # from now on nobody else's release removes it
+        try:
+            if not path.exists():
+                draft = path.with_suffix(f".{next(self._numbers)}")
+                with _created(draft) as file:
+                    file.write(data)
+                draft.rename(path)  # in the place of another's, who came here at the same time: it is the same
+        except BaseException:
+            self.release(path)
+            raise
         return path
 
     def release(self, path: Path) -> None:
-        self._users[path] -= 1
-        if not self._users[path]:
-            del self._users[path]
-            path.unlink()
+        with self._counting:
+            self._users[path] -= 1
+            if not self._users[path]:
+                del self._users[path]
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
+
+
+@contextlib.contextmanager
+def _created(path: Path) -> Iterator[BinaryIO]:
+    """A new file, which is not there when it could not be filled."""
+    with open(os.open(path, _CREATE, 0o600), "wb") as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException:
+            path.unlink()
+            raise
 
 
 def _locked(folder: Path) -> int:

@@ -2,8 +2,8 @@
 
     {"group":    the id that all choices of the request share: a fault of one ends them all,
      "sheet":    path of the sheet, made by the replica,
-     "capacity": positions that the sheet may hold,
      "layers":   the Layers to capture, ascending; none for a request that is only steered,
+     "top":      the last Layer that anybody looks at; none when its tokens are wanted,
      "steering": [{"file", "layers", "rows", "scale", "norm_match", "positions"}]}
 
 The file of a steering vector is float32 [layers, rows, hidden]: one row for every position, or one for each of
@@ -61,6 +61,7 @@ class TappedRequest:
     id: str
     group: str
     layers: tuple[int, ...]
+    top: int | None
     sheet: np.ndarray  # uint8 [capacity, record bytes]
     steering: list[Vector]
     given: dict[str, Any]
@@ -68,8 +69,8 @@ class TappedRequest:
     @classmethod
     def begin(cls, request_id: str, given: dict[str, Any], vectors: Vectors, hidden: int, dtype: str) -> TappedRequest:
         layers = tuple(given["layers"])
-        sheet = mapped(Path(given["sheet"]), Layout(len(layers), hidden, dtype), given["capacity"])
-        request = cls(request_id, given["group"], layers, sheet, [], given)
+        sheet = mapped(Path(given["sheet"]), Layout(len(layers), hidden, dtype))
+        request = cls(request_id, given["group"], layers, given["top"], sheet, [], given)
         try:
             for one in given["steering"]:
                 request.steering.append(vectors.take(one))

@@ -28,7 +28,8 @@ class Rows(NamedTuple):
 class Step:
     """The plan of one forward pass, and what it has read."""
 
-    def __init__(self, tap: Tap, rows: list[Rows]) -> None:
+    def __init__(self, tap: Tap, rows: list[Rows], scheduled: int) -> None:
+        """`scheduled`: how many rows the batch has, those of requests that nobody taps among them."""
         self._tap = tap
         self._rows = rows
         self._layers = tuple(sorted({layer for row in rows for layer in row.request.layers}))
@@ -43,9 +44,15 @@ class Step:
         }
         self._steered = tap.steered_layers(rows)
         self._due = {*self._columns, *self._steered}  # Layers whose block has not been run
+        tops = [row.request.top for row in rows]
+        all_have_one = None not in tops and sum(row.stop - row.start for row in rows) == scheduled
+        self._top = max(top for top in tops if top is not None) if tap.may_end_early and all_have_one else None
+        self.top_output: Output | None = None  # once the last block that anybody looks at has been run
 
     def at(self, layer: int, output: Output) -> None:
         """Called after each block: steer first, so that what is read is what the next block meets."""
+        if layer == self._top:
+            self.top_output = output
         steered, column = self._steered.get(layer), self._columns.get(layer)
         if steered is None and column is None:
             return
@@ -77,6 +84,8 @@ class Step:
             self._tap.fail((row.request for row in self._rows), error)
             return
         for row in self._rows:
+            if self._tap.requests.get(row.request.id) is not row.request:
+                continue  # it has failed: a label would say that it was served
             try:
                 self._write(row, records)
             except Exception as error:
@@ -90,7 +99,7 @@ class Step:
                 self._tap.fail(touched, BeyondRange())
 
     def _write(self, row: Rows, records: np.ndarray) -> None:
-        """`records`: uint8 [rows, bytes]. (Of a request that has failed in this step the sheet is gone already.)"""
+        """`records`: uint8 [rows, bytes]."""
         request, start, stop, position = row
         sheet = request.sheet[position : position + stop - start]  # shorter when vLLM runs beyond the last token
         mine = records[start - self._first :][: len(sheet)]

@@ -33,18 +33,20 @@ FAILED_KEPT = 1024  # failed requests remembered, for choices that had not begun
 
 
 class Tap:
-    """One for each worker. `writes`: whether this one delivers; of tensor-parallel workers, which all see the whole
-    stream and must all steer it, the first alone does.
+    """One for each worker. Of tensor-parallel ones, which all see the whole stream and must all steer it, the first
+    alone delivers. None of those passes a block by: they run each together, and one that has lost a request would not
+    agree with the others which.
     """
 
-    def __init__(self, runner: Any, blocks: list[torch.nn.Module], *, writes: bool) -> None:
+    def __init__(self, runner: Any, blocks: list[torch.nn.Module], *, rank: int = 0, ranks: int = 1) -> None:
         self.hidden = int(runner.model_config.get_hidden_size())
         self.dtype = str(runner.model_config.dtype).removeprefix("torch.")
         self.vectors = Vectors(self.hidden, runner.device)
         self.requests: dict[str, TappedRequest] = {}
         self.blocks = blocks
         self._runner = runner
-        self._writes = writes
+        self._delivers = rank == 0
+        self.may_end_early = ranks == 1
         self.device: torch.device = runner.device
         self._buffer = torch.empty(0, dtype=runner.model_config.dtype, device=runner.device)
         self.itemsize: int = self._buffer.itemsize
@@ -52,12 +54,13 @@ class Tap:
         self._steered_layers: dict[int, SteeredLayer] = {}
         self._failed: deque[str] = deque(maxlen=FAILED_KEPT)  # groups
         self._step: Step | None = None
-        self._scheduled = False
+        self._scheduled = 0  # rows of the batch
         self._execute_model: Callable[..., Any] = runner.execute_model
         self._model_forward: Callable[..., Any] = runner._model_forward
         runner.execute_model = self._execute
         runner._model_forward = self._forward
         for layer, block in enumerate(blocks):
+            block.forward = self._unless_above_all(block.forward)
             block.register_forward_hook(self._hook(layer))
 
     # -- what vLLM calls
@@ -69,11 +72,11 @@ class Tap:
             extra = new.sampling_params.extra_args if new.sampling_params is not None else None
             if extra and KEY in extra:
                 self._begin(new.req_id, extra[KEY])
-        self._scheduled = True  # a dummy run of the model's has no batch to plan for
+        self._scheduled = scheduler_output.total_num_scheduled_tokens  # none in a dummy run: there is nothing to plan
         try:
             return self._execute_model(scheduler_output, *args, **kwargs)
         finally:
-            self._scheduled = False
+            self._scheduled = 0
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         self._step = step = self._plan() if self.requests and self._scheduled else None
@@ -83,17 +86,27 @@ class Tap:
             output = self._model_forward(*args, **kwargs)
         finally:
             self._step = None
-        if self._writes:
+        if self._delivers:
             step.deliver(kwargs["positions"], kwargs["input_ids"])
         return output
 
     def _plan(self) -> Step | None:
         try:
             rows = self._rows_of_batch()
-            return Step(self, rows) if rows else None
+            return Step(self, rows, self._scheduled) if rows else None
         except Exception as error:
             self.fail(list(self.requests.values()), error)
             return None
+
+    def _unless_above_all(self, forward: Callable[..., Output]) -> Callable[..., Output]:
+        """A block that is passed by when nobody in the batch looks at what it makes."""
+
+        def block(*args: Any, **kwargs: Any) -> Output:
+            if self._step is not None and self._step.top_output is not None:
+                return self._step.top_output
+            return forward(*args, **kwargs)
+
+        return block
 
     def _hook(self, layer: int) -> Callable[..., None]:
         def hook(_module: torch.nn.Module, _inputs: Any, output: Output) -> None:

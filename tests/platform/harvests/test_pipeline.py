@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from acs.platform.errors import InternalError, UpstreamServerError, VllmEngineDead
-from acs.platform.harvests.pipeline import CHUNKS_AT_ONCE, SHARDS_AT_ONCE, Pipeline, close, in_a_thread
+from acs.platform.harvests import reading
+from acs.platform.harvests.pipeline import CHUNKS_AT_ONCE, READ_AT_ONCE, SHARDS_AT_ONCE, Pipeline, close, in_threads
 from acs.platform.harvests.reading import chunks
 from acs.platform.harvests.stored import StoredPlan
-from acs.platform.inference.contract import Captured, Failed
+from acs.platform.inference.contract import Captured, EngineStatus, Failed
 from acs.platform.tokenizer import ModelTokenizer
 from acs.serve_apps.inference.fake_engine import FakeEngine
 from acs.storage.shards.layout import Layout
@@ -39,7 +40,7 @@ class Harvested:
         self.layout = Layout(LAYERS, given[1] or self.hidden, {"harvest_id": "hrv_1"})
         self.positions = positions
         self.noted = {}
-        self.write = in_a_thread(self.store, self.layout)
+        self.write = in_threads(self.store, self.layout)
 
     async def note(self, number, shard):
         assert number not in self.noted
@@ -152,6 +153,31 @@ async def test_an_engine_that_dies_is_asked_again(harvest):
     np.testing.assert_array_equal(harvest.column(2)[:, 0], stream(2))
 
 
+async def test_a_model_that_takes_long_to_come_back_uses_up_no_tries(harvest, monkeypatch):
+    monkeypatch.setattr(reading, "LOOK_S", 0)
+    looks = iter(["down"] * 20)
+    submit = harvest.engine.submit
+
+    def status():
+        return EngineStatus(next(looks, "live"))
+
+    def while_up(request, sink):
+        if status().status == "down":
+            return sink(DEAD)
+        return submit(request, sink)
+
+    monkeypatch.setattr(harvest.engine, "status", status)
+    monkeypatch.setattr(harvest.engine, "submit", while_up)
+    await harvest.run(pauses_s=(0,))
+    np.testing.assert_array_equal(harvest.column(2)[:, 0], stream(2))
+
+
+async def test_a_request_that_waited_too_long_is_asked_again(harvest):
+    harvest.engine.fail_next = Failed("upstream_deadline", "It took too long.")
+    await harvest.run(pauses_s=(0,))
+    np.testing.assert_array_equal(harvest.column(2)[:, 0], stream(2))
+
+
 @pytest.mark.parametrize(
     ("failed", "error"),
     [(DEAD, VllmEngineDead), (Failed("upstream_server_error", "The engine has failed."), UpstreamServerError)],
@@ -165,7 +191,7 @@ async def test_a_fault_that_stays_ends_the_harvest_with_its_own_error(harvest, f
 async def test_a_capture_that_is_short_of_a_row_is_an_error(harvest, monkeypatch):
     def short(request, index, ids):
         shape = len(request.capture), len(ids) - 1, harvest.hidden
-        return Captured(index, shape, "float32", bytes(4 * shape[0] * shape[1] * shape[2]))
+        return Captured(index, shape, "float32", memoryview(bytes(4 * shape[0] * shape[1] * shape[2])))
 
     monkeypatch.setattr(harvest.engine, "_captured", short)
     with pytest.raises(InternalError):
@@ -203,31 +229,79 @@ async def test_the_engine_is_given_few_chunks_at_a_time_and_none_above_its_size(
 
     harvest.engine.submit = counting
     await harvest.run(chunk_tokens=4)
-    assert most == CHUNKS_AT_ONCE
+    assert most == READ_AT_ONCE
     assert all(sum(map(len, r.prompts)) <= 4 or len(r.prompts) == 1 for r in harvest.engine.asked)
 
 
 async def test_cancelled_it_leaves_nothing_running_in_the_engine_or_on_the_disk(harvest, until):
-    begun = asyncio.Event()
-    ended = []
-    write = harvest.write
-
-    async def watched(number, rows):
-        begun.set()
-        shard = await write(number, rows)
-        ended.append(number)
-        return shard
-
-    harvest.write = watched
     harvest.engine.step_s = 0.01
-    running = asyncio.create_task(harvest.run())
-    await begun.wait()
+    running = asyncio.create_task(harvest.run(chunk_tokens=1))
+    await until(lambda: any(name.endswith(".draft") for name in harvest.store.sizes()))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert ended
-    await until(lambda: harvest.engine.status().running == 0)
     assert not [name for name in harvest.store.sizes() if not name.endswith(".parquet")]
+    await until(lambda: harvest.engine.status().running == 0)
+
+
+async def test_a_shard_is_written_while_the_rest_of_it_is_read(harvest, until):
+    harvest.plan.cuts[1:-1] = []
+    taken = []
+    write = harvest.write
+
+    async def watched(number, rows):
+        def watching():
+            for row in rows:
+                taken.append(row.prompt_index)
+                yield row
+
+        return await write(number, watching())
+
+    harvest.write = watched
+    running = asyncio.create_task(harvest.run(chunk_tokens=1))
+    submit = harvest.engine.submit
+    held = []
+    harvest.engine.submit = lambda request, sink: held.append((request, sink))
+    await until(lambda: len(held) == READ_AT_ONCE)
+    submit(*held.pop(0))
+    await until(lambda: taken == [0])
+    harvest.engine.submit = submit
+    for each in held:
+        submit(*each)
+    await running
+    assert taken == list(range(len(PROMPTS)))
+
+
+async def test_of_one_large_shard_few_chunks_wait_for_their_writer(harvest, until):
+    harvest.plan.cuts[1:-1] = []
+    written = asyncio.Event()
+    write = harvest.write
+
+    async def slow(number, rows):
+        await written.wait()
+        return await write(number, rows)
+
+    harvest.write = slow
+    running = asyncio.create_task(harvest.run(chunk_tokens=1))
+    await until(lambda: len(harvest.engine.asked) == CHUNKS_AT_ONCE and harvest.engine.status().running == 0)
+    await until(lambda: harvest.pipeline.tokens_read == sum(map(len, PROMPTS[:CHUNKS_AT_ONCE])))
+    assert len(harvest.engine.asked) == CHUNKS_AT_ONCE
+    written.set()
+    await running
+    assert sorted(harvest.noted) == [0]
+
+
+async def test_a_disk_that_fills_up_in_the_middle_of_a_shard_ends_the_harvest(harvest):
+    harvest.plan.cuts[1:-1] = []
+
+    async def full(number, rows):
+        await asyncio.to_thread(next, iter(rows))
+        raise StoreUnavailable(FULL)
+
+    harvest.write = full
+    with pytest.raises(StoreUnavailable):
+        await harvest.run(chunk_tokens=1)
+    assert harvest.engine.status().running == 0
 
 
 async def test_when_all_shards_are_noted_the_manifest_closes_the_harvest_and_leftovers_go(harvest):

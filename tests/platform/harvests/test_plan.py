@@ -49,6 +49,16 @@ async def test_without_layers_it_reads_the_blocks_at_a_quarter_a_half_and_three_
     assert (await plan_of(layers=[1, 0])).layers == [0, 1]
 
 
+@pytest.mark.parametrize("positions", ["all", "last", "mean"])
+async def test_a_prompt_whose_activations_are_too_many_to_be_read_at_once_is_refused_by_its_index(
+    plan_of, model, positions
+):
+    limits = Limits(harvest_shard_bytes=2 * model.layers * model.hidden_size * 2)  # two positions, in bfloat16
+    with pytest.raises(InvalidRequest, match="fewer Layers") as refused:
+        await plan_of(limits, layers="all", prompts=[[5], [5, 6, 7]], positions=positions)
+    assert refused.value.param == "prompts[1]"
+
+
 async def test_texts_are_tokenised_as_the_model_does(plan_of, model):
     plan = await plan_of(prompts=["The sky is"], add_special_tokens=False)
     assert plan.prompts == [model.tokenizer.encode("The sky is", add_special_tokens=False)]

@@ -33,6 +33,10 @@ def test_a_mean_is_rounded_once():
     assert kept(rows, "mean", None)[0, 0, 0] == np.float32((1e8 + 3) / 4)
 
 
+def test_the_last_position_does_not_keep_the_others_in_memory():
+    assert kept(STREAM, "last", None).base is None
+
+
 def test_what_the_engine_sends_is_read_in_its_own_dtype():
     assert bits_of(Captured(0, (2, 3, 4), "float32", STREAM.tobytes())).dtype == np.float32
     np.testing.assert_array_equal(bits_of(Captured(0, (2, 3, 4), "bfloat16", BFLOAT16.tobytes())), BFLOAT16)

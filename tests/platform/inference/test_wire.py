@@ -7,7 +7,14 @@ import pytest
 
 from acs.platform import frames
 from acs.platform.inference import wire
-from acs.platform.inference.contract import Delta, EngineStatus, Failed, FullVocabularyRows, Generate, Sampling
+from acs.platform.inference.contract import (
+    Delta,
+    EngineStatus,
+    Failed,
+    FullVocabularyRows,
+    Generate,
+    Sampling,
+)
 from acs.platform.inference.remote import RemoteEngine
 from acs.platform.tokenizer import ModelTokenizer
 from acs.serve_apps.inference.fake_engine import FakeEngine
@@ -207,6 +214,17 @@ async def test_what_is_too_much_for_one_frame_travels_in_several_and_in_order(re
     pieces = await ended(engine, generate(n=100, logprobs=5))
     assert [piece.index for piece in pieces] == list(range(100))
     assert {(len(piece.token_ids), piece.finish_reason) for piece in pieces} == {(3, "length")}
+
+
+async def test_one_thing_that_is_longer_than_a_frame_arrives_whole(replicas, monkeypatch):
+    await replicas.start()
+    engine = remote(replicas)
+    await engine.refresh()
+    monkeypatch.setattr(frames, "FRAME_BYTES_MAX", 1000)
+    captured, delta = await ended(engine, generate(capture=[0, 2]))
+    ids = [1, 2, 3, *delta.token_ids[:-1]]
+    assert len(captured.data) > 2 * 1000
+    assert captured.data == FakeEngine(replicas.tokenizer)._captured(generate(capture=[0, 2]), 0, ids).data
 
 
 async def test_a_stranger_cannot_make_a_replica_keep_a_large_frame(replicas):

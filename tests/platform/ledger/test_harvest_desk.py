@@ -135,6 +135,47 @@ async def test_what_was_running_goes_on_after_a_restart_of_ledger_and_runner(tmp
         assert settled.prompt_tokens == 20
 
 
+async def test_a_harvest_whose_runners_die_again_and_again_fails_and_costs_what_it_has_read(tmp_path, caller):
+    with local_ledger(tmp_path, limits=Limits(harvest_runs=3)) as ledger:
+        world = World(ledger)
+        world.hire("runner_1")
+        harvest_id = world.submit(caller(ledger))
+        world.hire("runner_2")
+        world.note(harvest_id, 2, "runner_2")  # it got further: the count begins again
+        for name in ("runner_3", "runner_4"):
+            world.hire(name)
+        await world.stored()
+        assert world.status(harvest_id) == "running"
+    with local_ledger(tmp_path, limits=Limits(harvest_runs=3)) as ledger:
+        world = World(ledger)
+        world.hire("runner_4")  # the same one, which goes on
+        await world.stored()
+        world.hire("runner_5")
+        await world.stored()
+        assert (world.status(harvest_id), [work.run for work in world.work]) == ("running", [4, 5])
+        world.hire("runner_6")
+        await world.stored()
+        assert (world.status(harvest_id), len(world.work)) == ("failed", 2)
+        (failed,) = ledger.events(Harvest.Failed)
+        (settled,) = ledger.events(Ledger.HoldSettled)
+        assert (failed.word, settled.prompt_tokens) == ("runner_lost", SHARD.tokens)
+
+
+async def test_of_harvests_that_lose_their_runners_together_one_is_given_up_at_a_time(tmp_path, caller):
+    """The others may have lost them by its fault."""
+    with local_ledger(tmp_path, limits=Limits(harvest_runs=2)) as ledger:
+        world = World(ledger)
+        world.hire("runner_1")
+        first, second = world.submit(caller(ledger)), world.submit(caller(ledger, "Bob"))
+        world.hire("runner_2")
+        world.hire("runner_3")
+        assert (world.status(first), world.status(second)) == ("running", "failed")
+        world.note(first, 3, "runner_3")
+        world.hire("runner_4")
+        await world.stored()
+        assert world.status(first) == "running"
+
+
 async def test_an_end_that_is_told_twice_is_one_end(tmp_path, caller):
     with local_ledger(tmp_path) as ledger:
         world = World(ledger)

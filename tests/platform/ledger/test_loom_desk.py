@@ -16,8 +16,10 @@ from acs.platform.ledger.loom_contract import (
     DeleteNodes,
     LookAtLoom,
     LoomTold,
+    Retitle,
     Written,
 )
+from acs.storage.blobs import BlobUnavailable
 
 RUNNER = "runner_1"
 PLANTED = 1_800_000_000
@@ -209,3 +211,30 @@ async def test_what_is_told_is_on_disk(open_world, until):
     await until(lambda: len(world.told) == 3)
     told = world.told[-1].loom
     assert told.version == len(world.ledger.events(Loom.Event)) == 2
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["at once", "after a restart"])
+async def test_a_title_that_is_given_twice_around_another_does_not_name_what_was_erased(tmp_path, restarted):
+    """It was stored when it was given first, and the answer lost."""
+
+    def give(world, planted, title):
+        world.say(Retitle(world.number(), planted.account_id, planted.loom_id, title.sha256))
+
+    with local_ledger(tmp_path) as ledger:
+        world = World(ledger)
+        planted = world.plant(world.caller())
+        twice, other = ledger.loom_blobs.put(b"Skies"), ledger.loom_blobs.put(b"Seas")
+        give(world, planted, twice)
+        give(world, planted, other)
+        if not restarted:
+            give(world, planted, twice)
+        await ledger.stored()
+    with local_ledger(tmp_path) as ledger:
+        world = World(ledger)
+        if restarted:
+            give(world, planted, twice)
+            await ledger.stored()
+        title = ledger.memory.looms.find(planted.account_id, planted.loom_id).title_sha256
+        assert ledger.loom_blobs.get(title) == b"Seas"
+        with pytest.raises(BlobUnavailable):
+            ledger.loom_blobs.get(twice.sha256)

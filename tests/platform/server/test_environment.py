@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import stat
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from acs.platform.server import environment
 from acs.platform.server.environment import ServerRun
+from acs.platform.server.ports import RAY_AGENTS
 from acs.platform.settings import Settings
 
 NODE_ID = "f" * 56  # Serve puts a folder of this length between its own and its sockets
@@ -47,6 +49,11 @@ def test_nothing_tells_anyone_outside(run: ServerRun) -> None:
     run.discard(keep_logs=False)
 
 
+def test_a_change_of_ingresses_leaves_every_stream_the_time_that_it_may_take(run: ServerRun) -> None:
+    assert int(run.environ["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]) > run.settings.limits.stream_deadline_s
+    run.discard(keep_logs=False)
+
+
 def test_an_operator_may_choose_what_is_a_choice(run: ServerRun) -> None:
     assert run.environ["RAY_SERVE_HAPROXY_NBTHREAD"] == "7"
     assert run.environ["PATH"] == "/bin"
@@ -56,6 +63,15 @@ def test_an_operator_may_choose_what_is_a_choice(run: ServerRun) -> None:
 def test_no_port_is_given_twice(run: ServerRun) -> None:
     ports = {name: int(value) for name, value in run.environ.items() if name.endswith("_PORT") and int(value) > 0}
     assert len(set(ports.values())) == len(ports)
+    run.discard(keep_logs=False)
+
+
+def test_a_run_that_has_not_opened_its_ports_yet_keeps_them_from_others(run: ServerRun) -> None:
+    """Two servers started at the same moment would else find the same block free."""
+    first = int(run.environ["RAY_SERVE_HAPROXY_METRICS_PORT"])
+    with pytest.raises(OSError, match="in use"), socket.create_server(("", first + 15)):
+        pass
+    assert [int(port) for port in run.environ[RAY_AGENTS].split()] == list(range(first + 4, first + 8))
     run.discard(keep_logs=False)
 
 

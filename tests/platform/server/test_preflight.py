@@ -80,3 +80,11 @@ def test_memory_is_reckoned_for_the_replicas_that_start(tmp_path: Path) -> None:
     checkpoint.mkdir()
     (checkpoint / "model.safetensors").write_bytes(bytes(1000))
     assert needed("toy") == before + 1000
+
+
+def test_a_bucket_without_keys_is_a_sentence() -> None:
+    settings = Settings.from_environ({"ACS_HARVESTS": "s3://bucket/acs"})
+    with pytest.raises(ServerFault, match="AWS_SECRET_ACCESS_KEY"):
+        preflight.bucket_has_keys(settings, {"AWS_ACCESS_KEY_ID": "an-id"})
+    preflight.bucket_has_keys(settings, {"AWS_ACCESS_KEY_ID": "an-id", "AWS_SECRET_ACCESS_KEY": "a-secret"})
+    preflight.bucket_has_keys(Settings.from_environ({}), {})

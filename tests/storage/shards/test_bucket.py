@@ -1,60 +1,31 @@
-"""The same store in a bucket: a real S3-compatible server in a process of its own. Skipped unless ACS_TEST_MOTO names
-the program `moto_server` of `pip install "moto[server]<5.2"`; 5.2.1 answers the multipart uploads of pyarrow wrongly.
-"""
+"""The same store in a bucket: a real S3-compatible server in a process of its own."""
 
-import os
-import socket
-import subprocess
-import urllib.error
-import urllib.request
+from datetime import UTC, datetime
 
+import httpx
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from bucket_server import KEYS, running_bucket
 from made_shards import layout, prompts
-from pyarrow import fs
-from server.waiting import within
 
 from acs.storage.shards.manifest import sweep, write_manifest, write_stats
+from acs.storage.shards.presigned import Presigner
 from acs.storage.shards.store import UNAVAILABLE, Store, StoreUnavailable
 from acs.storage.shards.writer import write_shard
 
-START_S = 60
 
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server():
-    program = os.environ.get("ACS_TEST_MOTO")
-    if program is None:
-        pytest.skip("ACS_TEST_MOTO is not set")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([program, "-H", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
-    try:
-        within(START_S, lambda: process.poll() is None and answers(f"http://127.0.0.1:{port}/moto-api/"))
-        yield process, f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def answers(url):
-    try:
-        return urllib.request.urlopen(url, timeout=5).status == 200
-    except urllib.error.URLError:
-        return False
+    with running_bucket() as server:
+        yield server
 
 
 @pytest.fixture
-def bucket(server, monkeypatch):
-    _, address = server
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setitem(os.environ, "AWS_EC2_METADATA_DISABLED", "true")
-    options = f"scheme=http&endpoint_override={address}&region=us-east-1&allow_bucket_creation=true"
-    files, root = fs.FileSystem.from_uri(f"s3://harvests?{options}")
-    files.create_dir(root)
-    return Store(files, root).inside("hrv_1")
+def bucket(server):
+    bucket = Store.at(server.address).inside("hrv_1")
+    yield bucket
+    bucket.remove_all()
 
 
 def test_a_harvest_lies_in_a_bucket_as_in_a_folder(bucket, tmp_path):
@@ -64,6 +35,12 @@ def test_a_harvest_lies_in_a_bucket_as_in_a_folder(bucket, tmp_path):
     assert pq.read_table(bucket.open(shard.name)).num_rows == 90
     write_manifest(bucket, layout(), [shard], write_stats(bucket, layout(), [shard]), {})
     assert bucket.sizes().keys() == {shard.name, "manifest.json", "stats.json"}
+
+
+def test_a_file_that_is_sent_in_parts_is_whole(bucket):
+    data = np.random.default_rng(0).bytes(25_000_000)
+    bucket.put("x", data)
+    assert bucket.read("x") == data
 
 
 def test_a_writer_that_fails_leaves_nothing_in_the_bucket_and_the_sweep_takes_what_is_not_of_the_harvest(bucket):
@@ -78,10 +55,20 @@ def test_a_writer_that_fails_leaves_nothing_in_the_bucket_and_the_sweep_takes_wh
     assert sweep(bucket, []) == [stray.name]
 
 
-def test_a_bucket_that_is_lost_is_unavailable(server, bucket):
-    process, _ = server
-    process.kill()
-    process.wait()
-    with pytest.raises(StoreUnavailable) as caught:
+def test_a_presigned_link_needs_no_key_and_serves_ranges(server, bucket):
+    bucket.put("x y.json", b"0123456789")
+    presigner = Presigner.of(server.address, bucket.region, KEYS)
+    url = presigner.url(bucket.path_of("x y.json"), datetime.now(UTC), 60)
+    assert httpx.get(url).content == b"0123456789"
+    part = httpx.get(url, headers={"Range": "bytes=2-4"})
+    assert (part.status_code, part.content) == (206, b"234")
+
+
+def test_a_bucket_that_is_lost_is_unavailable():
+    with running_bucket() as server:
+        bucket = Store.at(server.address).inside("hrv_1")
         bucket.put("x", b"data")
-    assert caught.value.word == UNAVAILABLE
+        server.kill()
+        with pytest.raises(StoreUnavailable) as caught:
+            bucket.put("y", b"data")
+        assert caught.value.word == UNAVAILABLE
