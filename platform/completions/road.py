@@ -16,8 +16,8 @@ from acs.platform.errors import (
     ApiError,
     InternalError,
     UpstreamDeadline,
-    UpstreamServerError,
     UpstreamUnreachable,
+    VllmEngineDead,
 )
 from acs.platform.idempotency import Repeatable, Replayed, may_run_again
 from acs.platform.inference.contract import Delta, Failed, Piece
@@ -200,7 +200,7 @@ class Run:
             if isinstance(piece, Delta):
                 self._count(piece)
                 if piece.finish_reason == "abort":  # not by us: we have not left yet
-                    raise UpstreamServerError("The model's engine gave the request up.")
+                    raise VllmEngineDead("The model's engine gave the request up. Send the request again.")
             elif isinstance(piece, Failed):
                 self.unfinished = 0
                 raise error_of(piece)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Sequence
 
 from acs.platform.completions.charge import error_of
 from acs.platform.completions.inbox import Inbox
-from acs.platform.errors import InferenceError, InternalError, UpstreamDeadline
+from acs.platform.errors import InferenceError, InternalError, UpstreamDeadline, VllmEngineDead
 from acs.platform.inference.contract import Captured, Delta, Engine, Failed, Generate, Sampling
 
+log = logging.getLogger("ray.serve")
 CHUNK_TOKENS = 8192  # of one request: many, so that its prompts fill an engine's steps, few enough to be read again
 CHUNK_BYTES = 64 * 2**20  # of what one request captures, unless a single prompt has more
 PAUSES_S = (0.5, 2.0, 8.0, 30.0, 60.0)  # before each further try
@@ -38,15 +40,14 @@ def chunks(lengths: Sequence[int], most_tokens: int = CHUNK_TOKENS) -> list[rang
 async def read(
     engine: Engine, prompts: list[list[int]], layers: list[int], pauses_s: Sequence[float] = PAUSES_S
 ) -> list[Captured]:
-    """The stream of each prompt at every position. Raises the contract's errors: those that say the same request may
-    succeed, and that it came to no end in time, only when it did not after all pauses.
+    """The stream of each prompt at every position. Raises the contract's errors: those of the engine side only when
+    they came again after every pause, since a harvest has time, and work behind it that must not be lost.
     """
     for pause_s in pauses_s:
         try:
             return await _read_once(engine, prompts, layers)
         except InferenceError as error:
-            if not error.retryable and not isinstance(error, UpstreamDeadline):
-                raise
+            log.warning("Prompts of a harvest were not read and will be again: %s", error)
         await asyncio.sleep(pause_s)
         await _while_down(engine)
     return await _read_once(engine, prompts, layers)
@@ -86,6 +87,8 @@ async def _gathered(inbox: Inbox, unfinished: int) -> dict[int, Captured]:
                 raise error_of(piece)
             if isinstance(piece, Captured):
                 found[piece.index] = piece
+            elif isinstance(piece, Delta) and piece.finish_reason == "abort":  # not by us
+                raise VllmEngineDead("The model's engine gave the request up.")
             elif isinstance(piece, Delta) and piece.finish_reason is not None:
                 unfinished -= 1
     return found

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from acs.platform.server import environment, preflight, processes
 from acs.platform.server.environment import ServerRun
@@ -26,6 +26,7 @@ STOP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 _WATCHED = STOP | {signal.SIGCHLD}
 _DRIVER = "acs.serve_apps.driver"
 _CLUSTER = "acs.serve_apps.cluster"
+_LEDGER = "LedgerActor"  # a part of its process's title
 _TERM_PATIENCE_S = 1.5  # for a process to leave by itself once told
 _RAY_STARTS = 3
 _RAY_PATIENCE_S = 200.0  # for Ray, then for Serve, that neither comes up nor gives up; idle machines take 3 s
@@ -80,8 +81,16 @@ def _end_orphans(settings: Settings) -> None:
     found = len(orphans())
     if found:
         say(f"ending {found} processes that an earlier server on {settings.data} left behind")
-        if left := processes.end(orphans, patience_s=_TERM_PATIENCE_S):
+        if left := _end(orphans):
             raise ServerFault(f"Processes of an earlier server do not end: {', '.join(str(p.pid) for p in left)}.")
+
+
+def _end(find: Callable[[], list[processes.Process]]) -> list[processes.Process]:
+    """The ledger first, which loses nothing: what the others' end cuts off would be told to it as failed, and is to go
+    on with the next server. Returns what does not end.
+    """
+    processes.signal_all([process for process in find() if _LEDGER in process.command], signal.SIGKILL)
+    return processes.end(find, patience_s=_TERM_PATIENCE_S)
 
 
 class _Supervisor:
@@ -181,7 +190,7 @@ class _Supervisor:
             _leave_cluster(self._run.settings, self._run.environ)
         except ServerFault as fault:
             complain(str(fault))
-        if left := processes.end(ours, patience_s=_TERM_PATIENCE_S):
+        if left := _end(ours):
             complain(f"Processes do not end: {', '.join(str(p.pid) for p in left)}.")
 
 

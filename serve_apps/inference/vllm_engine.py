@@ -78,7 +78,7 @@ class VllmEngine:
         self._in_background(self._start(request, self._lane.watched(request, sink)))
 
     async def _start(self, request: Generate, sink: Sink) -> None:
-        fan = Fan(request, sink, forget=self._forget, abort=self.abort)
+        fan = Fan(request, sink, forget=self._forget, abort=self.abort, aborted=self._aborted)
         try:
             fan.tapped = tapped = self._tapped(request)
             if tapped is not None:
@@ -90,7 +90,7 @@ class VllmEngine:
             left = set(choices)
             while left:
                 together = await self._lane.enter(request)
-                if not together or request.request_id not in self._children:  # aborted while we were starting
+                if not together or self._aborted(request.request_id):  # while we were starting
                     for index in sorted(left):
                         fan.end_unstarted(index)
                     return
@@ -103,7 +103,7 @@ class VllmEngine:
 
     async def _add_all(self, request: Generate, indices: Iterable[int], fan: Fan, tapped: TappedChoices | None) -> None:
         for index in indices:
-            if request.request_id not in self._children:
+            if self._aborted(request.request_id):
                 fan.end_unstarted(index)
                 continue
             await self._add(request, index, fan.collector(index), tapped)
@@ -155,6 +155,10 @@ class VllmEngine:
         if children:
             self._in_background(self._llm.abort(children, internal=True))
 
+    def _aborted(self, request_id: str) -> bool:
+        """Of a request that has not ended."""
+        return request_id not in self._children
+
     def _forget(self, request_id: str) -> None:
         self._children.pop(request_id, None)
 
@@ -171,8 +175,9 @@ class VllmEngine:
         return bool(await self._llm.engine_core.call_utility_async("has_work"))
 
     async def check_health(self) -> None:
-        """Raises when the engine core or its worker is gone."""
+        """Raises when the engine core or its worker is gone, or the folder that we share with it."""
         await self._llm.check_health()
+        self._exchange.folder.stat()
 
     async def warm_up(self) -> None:
         """Run each kind of request once, so that nobody's first one pays for compilation and caches."""

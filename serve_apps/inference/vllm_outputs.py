@@ -28,15 +28,26 @@ log = logging.getLogger("ray.serve")
 FULL_VOCABULARY_ROWS_A_PIECE = 8  # 8 rows of 49,152 float32: 1.5 MB, so that others' frames pass in between
 
 
+class EngineEnds(Exception):
+    """vLLM was told to end, and so ends what runs in it."""
+
+
 class Fan:
     """Turns what vLLM says of the choices of one request into the Pieces of the seam.
 
-    `forget` is called when every choice has ended, `abort` when a fault ends the request before that. `tapped` is set
-    for a request that captures or is steered, and closed in both cases.
+    `forget` is called when every choice has ended, `abort` when a fault ends the request before that; `aborted` tells
+    whether somebody has asked for its end. `tapped` is set for a request that captures or is steered, and closed in
+    both cases.
     """
 
     def __init__(
-        self, request: Generate, sink: Sink, *, forget: Callable[[str], None], abort: Callable[[str], None]
+        self,
+        request: Generate,
+        sink: Sink,
+        *,
+        forget: Callable[[str], None],
+        abort: Callable[[str], None],
+        aborted: Callable[[str], bool],
     ) -> None:
         self.tapped: TappedChoices | None = None
         self._request = request
@@ -44,6 +55,7 @@ class Fan:
         self._reading: set[asyncio.Task[None]] = set()
         self._forget = forget
         self._abort = abort
+        self._aborted = aborted
         self._unfinished = len(request.prompts) * request.n
         self.failed = False
 
@@ -92,6 +104,10 @@ class Fan:
         self._reading.add(task)
         task.add_done_callback(self._reading.discard)
 
+    @property
+    def aborted(self) -> bool:
+        return self._aborted(self._request.request_id)
+
     def end_unstarted(self, index: int) -> None:
         self.emit(Delta(index, [], [], None, "abort"))
 
@@ -134,6 +150,8 @@ class Collector:
         completion = output.outputs[0]
         if completion.finish_reason == "error":
             return self._fan.fail(RuntimeError("vLLM ended the request by an error"))
+        if completion.finish_reason == "abort" and not self._fan.aborted:
+            return self._fan.fail(EngineEnds())
         if self._tapped is not None:
             try:
                 self._tapped.add(completion.token_ids, output.num_cached_tokens or 0)
@@ -161,7 +179,7 @@ def failure(error: Exception) -> Failed:
     from vllm.exceptions import VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError
 
-    if isinstance(error, EngineDeadError):
+    if isinstance(error, EngineEnds | EngineDeadError | FileNotFoundError):  # a server that ends removes its folder
         return Failed("vllm_engine_dead", "The model's engine has died and is being replaced. Send the request again.")
     if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
         return Failed("vllm_oom", "The model ran out of memory on this request. Try again, or send less at once.")

@@ -146,10 +146,10 @@ async def test_a_fault_in_the_middle_of_a_long_answer_does_not_pass_for_its_end(
 
 
 @pytest.mark.parametrize("how", HOWS, ids=repr)
-async def test_an_engine_that_aborts_on_its_own_is_a_server_error(api, how):
+async def test_what_an_engine_aborts_on_its_own_may_be_sent_again(api, how):
     use(api, Scripted(Delta(0, [], [], None, "abort")))
     response = await api.complete(**how)
-    assert (response.status_code, response.json()["error"]["code"]) == (502, "upstream_server_error")
+    assert (response.status_code, response.json()["error"]["code"]) == (502, "vllm_engine_dead")
 
 
 # -- the breaker

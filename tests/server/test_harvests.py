@@ -9,6 +9,7 @@ import random
 import re
 import resource
 import secrets
+import signal
 import subprocess
 import sys
 import time
@@ -89,7 +90,7 @@ class Harvests:
 
     def done(self, harvest_id: str) -> Any:
         found = self.ended(harvest_id)
-        assert found["status"] == "done", found
+        assert found["status"] == "done", found.get("error", found)
         return found
 
     def shards_done(self, harvest_id: str) -> int:
@@ -228,6 +229,16 @@ def test_killed_in_the_middle_it_ends_with_the_rows_of_an_undisturbed_one(harves
     found = harvests.done(harvest_id)
     judge(harvests, found, undisturbed, tmp_path / "killed")
     assert len(undisturbed) == found["n_tokens"]
+
+
+def test_an_engine_that_is_told_to_end_fails_no_harvest(harvests: Harvests) -> None:
+    """As when its server stops, is started again after `kill -9`, or has one replica too many: vLLM ends what runs."""
+    harvest_id = harvests.submit(paragraphs() * 2, shard_size=8)
+    within(120, lambda: harvests.shards_done(harvest_id) > 0)
+    (engine,) = harvests.server.named("EngineCore")
+    os.kill(engine.pid, signal.SIGTERM)
+    assert harvests.get(harvest_id)["status"] == "running"
+    harvests.done(harvest_id)
 
 
 def judge(harvests: Harvests, found: Any, undisturbed: pa.Table, folder: Path) -> None:

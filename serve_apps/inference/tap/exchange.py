@@ -114,7 +114,9 @@ class Sheet:
         except FileNotFoundError:
             if _beyond_range(self.path).exists():
                 raise BeyondRange from None
-            raise Incomplete("the worker has given the request up") from None
+            if self.path.parent.exists():
+                raise Incomplete("the worker has given the request up") from None
+            raise  # the replica ends
 
 
 def mapped(sheet: Path, layout: Layout) -> np.ndarray:

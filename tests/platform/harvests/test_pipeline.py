@@ -13,7 +13,7 @@ from acs.platform.harvests import reading
 from acs.platform.harvests.pipeline import CHUNKS_AT_ONCE, READ_AT_ONCE, SHARDS_AT_ONCE, Pipeline, close, in_threads
 from acs.platform.harvests.reading import chunks
 from acs.platform.harvests.stored import StoredPlan
-from acs.platform.inference.contract import Captured, EngineStatus, Failed
+from acs.platform.inference.contract import Captured, Delta, EngineStatus, Failed
 from acs.platform.tokenizer import ModelTokenizer
 from acs.serve_apps.inference.fake_engine import FakeEngine
 from acs.storage.shards.layout import Layout
@@ -172,8 +172,9 @@ async def test_a_model_that_takes_long_to_come_back_uses_up_no_tries(harvest, mo
     np.testing.assert_array_equal(harvest.column(2)[:, 0], stream(2))
 
 
-async def test_a_request_that_waited_too_long_is_asked_again(harvest):
-    harvest.engine.fail_next = Failed("upstream_deadline", "It took too long.")
+@pytest.mark.parametrize("code", ["upstream_deadline", "upstream_server_error", "vllm_oom", "upstream_unreachable"])
+async def test_whatever_the_engine_failed_by_it_is_asked_again(harvest, code):
+    harvest.engine.fail_next = Failed(code, "It has failed.")
     await harvest.run(pauses_s=(0,))
     np.testing.assert_array_equal(harvest.column(2)[:, 0], stream(2))
 
@@ -185,7 +186,19 @@ async def test_a_request_that_waited_too_long_is_asked_again(harvest):
 async def test_a_fault_that_stays_ends_the_harvest_with_its_own_error(harvest, failed, error):
     harvest.engine.fail_next = failed
     with pytest.raises(error):
-        await harvest.run(pauses_s=() if failed is DEAD else (0,))
+        await harvest.run(pauses_s=())
+
+
+async def test_prompts_that_an_engine_aborts_on_its_own_are_read_again(harvest, monkeypatch):
+    submit = harvest.engine.submit
+
+    def aborts(request, sink):
+        monkeypatch.setattr(harvest.engine, "submit", submit)
+        sink(Delta(0, [], [], None, "abort"))
+
+    monkeypatch.setattr(harvest.engine, "submit", aborts)
+    await harvest.run(pauses_s=(0,))
+    np.testing.assert_array_equal(harvest.column(2)[:, 0], stream(2))
 
 
 async def test_a_capture_that_is_short_of_a_row_is_an_error(harvest, monkeypatch):

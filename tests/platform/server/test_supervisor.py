@@ -29,6 +29,29 @@ RAISES = STARTING_RAY + "(run / 'fault').write_text('Starting the server failed 
 IS_KILLED = STARTING_RAY + "os.kill(os.getpid(), 9)"
 HANGS = STARTING_RAY + "time.sleep(600)"
 FAILS_LATER = STARTING_RAY + "(run / 'ray_starting').unlink(); (run / 'fault').write_text('No model.'); sys.exit(1)"
+STANDS_BY = """
+import os, signal, sys
+from pathlib import Path
+mine = Path(os.environ["ACS_DATA"], sys.argv[1])
+def told(*_):
+    mine.with_suffix(".told").touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, told)
+mine.touch()
+while True:
+    signal.pause()
+"""
+HAS_TWO = f"""
+import os, signal, subprocess, sys, time
+from pathlib import Path
+data = Path(os.environ["ACS_DATA"])
+for name in ("LedgerActor", "runner"):
+    subprocess.Popen([sys.executable, "-c", {STANDS_BY!r}, name])
+    while not (data / name).exists():
+        time.sleep(0.01)
+os.kill(os.getppid(), signal.SIGTERM)
+time.sleep(600)
+"""
 
 
 def serve(folder: Path, driver: str) -> subprocess.CompletedProcess[str]:
@@ -68,3 +91,8 @@ def test_what_fails_after_ray_is_up_is_not_tried_again(tmp_path: Path) -> None:
     assert "Ray" not in done.stdout
     assert done.stderr == "acs: No model.\n"
     assert len((tmp_path / "data" / "starts").read_text().splitlines()) == 1
+
+
+def test_the_ledger_ends_before_anybody_is_told_to_end_and_so_records_nothing_of_it(tmp_path: Path) -> None:
+    assert serve(tmp_path, HAS_TWO).returncode == 0
+    assert [file.name for file in (tmp_path / "data").glob("*.told")] == ["runner.told"]
