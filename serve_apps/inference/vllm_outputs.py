@@ -71,8 +71,6 @@ class Fan:
         self._sink(piece)
         if isinstance(piece, Delta) and piece.finish_reason is not None:
             self._unfinished -= 1
-            if self.tapped is not None:
-                self.tapped.remove(piece.index)
             if not self._unfinished:
                 self._forget(self._request.request_id)
                 self._close()
@@ -89,11 +87,11 @@ class Fan:
             self.emit(FullVocabularyRows(prompt, first + 1, block.tobytes()))
 
     def emit_captured(self, tokens: TappedTokens, last: Delta) -> None:
-        """What the choice has captured, read beside the event loop; then its last Delta."""
+        """What the choice has captured, once it is read; then its last Delta."""
 
         async def read() -> None:
             try:
-                captured = await asyncio.to_thread(tokens.read)
+                captured = await tokens.read()
             except Exception as error:
                 self.fail(error)
             else:

@@ -35,5 +35,6 @@ def sampling_params(request: Generate, choice: int) -> Any:
         prompt_logprobs=prompt_logprobs,
         # What is cached is not computed, and only what is computed can be read.
         skip_reading_prefix_cache=True if request.capture else None,
+        detokenize=not request.only_capture,
         output_kind=RequestOutputKind.DELTA if per_token else RequestOutputKind.FINAL_ONLY,
     )

@@ -15,7 +15,7 @@ import pytest
 
 from acs.platform.inference.contract import Generate, Sampling, Steering
 from acs.serve_apps.inference.tap.choices import LONG_BYTES, Budget, TappedChoices, TappedModel
-from acs.serve_apps.inference.tap.exchange import Exchange, Incomplete, Layout, Sheet
+from acs.serve_apps.inference.tap.exchange import Exchange, Incomplete, Layout, Sheet, Sheets
 from acs.serve_apps.inference.tap.requests import KEY
 
 LAYOUT = Layout(layers=2, hidden=3, dtype="float32")
@@ -72,6 +72,33 @@ def test_the_row_of_another_token_or_position_is_an_error(exchange, token_id, la
     write(sheet, 1, token_id, 1.0, label)
     with pytest.raises(Incomplete, match="at position 1"):
         sheet.read(TOKENS)
+
+
+def test_choices_of_a_request_are_read_from_where_each_begins(exchange):
+    sheet = exchange.sheet(LAYOUT, 6)
+    for start in (0, 3):
+        for position, token_id in enumerate(TOKENS):
+            write(sheet, start + position, token_id, float(start), label=position + 1)
+    for start in (0, 3):
+        assert set(np.frombuffer(sheet.read(TOKENS, start), "<f4")) == {start, start + 1}
+    with pytest.raises(Incomplete):
+        sheet.read(TOKENS, 2)
+
+
+def test_a_sheet_is_mapped_once_for_all_its_choices_and_unmapped_with_the_last(exchange):
+    sheets, sheet = Sheets(), exchange.sheet(LAYOUT, 2)
+
+    def mappings() -> int:
+        return Path("/proc/self/maps").read_text().count(str(sheet.path))
+
+    choices = [sheets.records(sheet.path, LAYOUT)[number : number + 1] for number in range(2)]
+    assert mappings() == 1
+    choices[1][:] = 7
+    assert sheets.records(sheet.path, LAYOUT)[1].tolist() == [7] * LAYOUT.record_bytes
+    del choices[0]
+    assert mappings() == 1
+    del choices[0]
+    assert mappings() == 0
 
 
 def test_labels_are_checked_from_any_position_on(exchange):
@@ -155,12 +182,13 @@ async def test_only_large_files_are_made_and_removed_beside_the_event_loop(excha
     budget = Budget(1)
     tapped = TappedChoices(request, TappedModel(1, hidden, "float32"), exchange, budget)
     await tapped.open()
-    assert all(Path(tapped.extra_args(index)[KEY]["sheet"]).stat().st_size == size + 8 for index in range(2))
-    tapped.remove(0)
+    given = [tapped.extra_args(index)[KEY] for index in range(2)]
+    assert [Path(one["sheet"]).stat().st_size for one in given] == [2 * (size + 8)] * 2
+    assert [one["records"] for one in given] == [[0, 1], [1, 2]]
     tapped.close()
     await budget.take(1)  # given back once the files are gone
     assert [path.name for path in exchange.folder.iterdir()] == ["lock"]
-    assert [thread is not threading.main_thread() for thread in threads] == [beside] * 6
+    assert [thread is not threading.main_thread() for thread in threads] == [beside] * 4
 
 
 def test_what_finds_no_room_leaves_nothing_behind_and_is_made_when_there_is_room_again(exchange):

@@ -48,7 +48,14 @@ class World:
                 {"file": str(self.exchange.share(values.tobytes())), "layers": [1], "rows": values.shape[1]}
                 | {"scale": 1.0, "norm_match": False, "positions": more.get("positions")}
             ]
-        given = {"group": name, "sheet": str(sheet.path), "layers": layers, "top": more.get("top"), "steering": vectors}
+        given = {
+            "group": name,
+            "sheet": str(sheet.path),
+            "records": [0, capacity],
+            "layers": layers,
+            "top": more.get("top"),
+            "steering": vectors,
+        }
         self._new.append(SimpleNamespace(req_id=name, sampling_params=SimpleNamespace(extra_args={KEY: given})))
         return sheet
 

@@ -15,6 +15,7 @@ from harvest_client import HEAD, PROMPTS, RESOLVED, error_of, first_shard_noted,
 from acs.events.harvest import Harvest
 from acs.events.ids import HARVEST, show, uuid7
 from acs.events.ledger import Ledger
+from acs.platform.harvests.pipeline import Pipeline
 from acs.platform.inference.contract import Failed
 from acs.platform.ledger.harvest_contract import StopHarvest
 from acs.serve_apps.api.routes import files
@@ -289,7 +290,10 @@ async def test_a_suspended_accounts_pending_harvest_is_cancelled_when_its_turn_c
 # Faults
 
 
-async def test_a_fault_of_the_model_that_stays_ends_it_as_failed_and_only_what_was_read_is_charged(harvests):
+async def test_a_fault_of_the_model_that_stays_ends_it_as_failed_and_only_what_was_read_is_charged(
+    harvests, monkeypatch
+):
+    monkeypatch.setitem(Pipeline.__init__.__kwdefaults__, "pauses_s", ())  # no further try
     harvests.engine.fail_next = Failed("upstream_server_error", "It failed.")
     found = await harvests.ended(await harvests.submit())
     assert list(found) == [*HEAD, "started_at", "completed_at", "error"]

@@ -18,7 +18,7 @@ import pytest
 from server.running import Server, free_port, launch, start_server
 from server.waiting import within
 
-from acs.platform.server import processes
+from acs.platform.server import environment, processes
 from acs.platform.settings import SHIPPED_CATALOGUES
 
 pytestmark = pytest.mark.server
@@ -38,13 +38,15 @@ def cluster() -> Iterator[dict[str, str]]:
     (folder / "token").write_text(secrets.token_hex(32))
     guard = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(folder / "token"), "RAY_USAGE_STATS_ENABLED": "0"}
     base = {name: value for name, value in os.environ.items() if not name.startswith(("ACS_", "RAY_"))}
+    ours = (environment._DEFAULTS | environment._QUIET).items()
+    as_in_ray_cluster_yaml = {name: value for name, value in ours if not name.startswith("RAY_SERVE_")}
     port, log = free_port(), folder / "log"
     options = ["--node-ip-address=127.0.0.1", f"--port={port}", f"--temp-dir={folder / 'ray'}", "--num-cpus=8"]
     options += ["--include-dashboard=false", f"--object-store-memory={100 * 1024**2}"]
     options += [f"--{name}={free_port()}" for name in ("ray-client-server-port", "dashboard-agent-listen-port")]
     ray = subprocess.Popen(
         [Path(sys.executable).with_name("ray"), "start", "--head", "--block", *options],
-        env={**base, **guard, "SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"},
+        env={**base, **as_in_ray_cluster_yaml, **guard, "SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"},
         stdout=log.open("w"),
         stderr=subprocess.STDOUT,
     )
@@ -73,6 +75,20 @@ def completes(server: Server, model: str, key: str) -> bool:
     return httpx.post(
         f"{server.v1}/completions", json=body, headers={"Authorization": f"Bearer {key}"}, timeout=30
     ).is_success
+
+
+def test_what_a_killed_server_left_in_a_cluster_is_ended_before_the_next_one_starts(
+    cluster: dict[str, str], tmp_path: Path, models_dir: Path
+) -> None:
+    killed = start_server(tmp_path / "data", catalogue="fake", env=cluster | {"ACS_MODELS": str(models_dir)})
+    assert completes(killed, "fake", killed.key)
+    killed.stop(signal.SIGKILL)
+    assert {actor["name"] for actor in named_actors(cluster)} >= {"ledger", "views", "SERVE_CONTROLLER_ACTOR"}
+
+    env = {**os.environ, **cluster, "ACS_DATA": str(killed.data), "ACS_STOP_GRACE_S": "0.2"}
+    before_a_start = [sys.executable, "-P", "-m", "acs.serve_apps.cluster"]
+    subprocess.run(before_a_start, env=env, check=True, capture_output=True)
+    assert named_actors(cluster) == []
 
 
 @pytest.mark.soak  # a minute, five on a busy machine: two starts and a Ray of its own

@@ -7,17 +7,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from acs.platform.inference.contract import Captured, Generate
 from acs.serve_apps.inference.tap.exchange import Exchange, Layout, Sheet
 from acs.serve_apps.inference.tap.requests import KEY
 
-IN_FLIGHT_BYTES = (
-    512 * 1024**2
-)  # of captures and vectors in one replica; a request beyond waits, first come first served
-LONG_BYTES = 2 * 1024**2  # a file of so many takes a millisecond to make, which a thread beside the event loop does
+IN_FLIGHT_BYTES = 512 * 1024**2  # of captures and vectors; a request beyond waits, first come first served
+LONG_BYTES = 2 * 1024**2  # so many take a millisecond to make a file of, or to copy: a thread does it
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,10 @@ class TappedChoices:
         self._layout = Layout(len(request.capture), model.hidden, model.dtype)
         self._exchange = exchange
         self._budget = budget
-        self._sheets: dict[int, Sheet] = {}
+        capacities = [len(prompt) + request.sampling.max_tokens - 1 for prompt in request.prompts]
+        repeated = [capacity for capacity in capacities for _ in range(request.n)]
+        self._bounds = [0, *accumulate(repeated)]  # of each choice's records in the sheet
+        self._sheet: Sheet | None = None  # while open
         self._vectors: list[dict[str, Any]] = []
         self._open = False
         self._removals: set[asyncio.Future[None]] = set()  # that a thread is at
@@ -77,17 +80,13 @@ class TappedChoices:
 
     @property
     def size_bytes(self) -> int:
-        request = self._request
-        positions = sum(len(prompt) + request.sampling.max_tokens - 1 for prompt in request.prompts)
-        return request.n * positions * self._layout.record_bytes + sum(len(one.values) for one in request.steering)
+        return self._sheet_bytes + sum(len(one.values) for one in self._request.steering)
 
     async def open(self) -> None:
         await self._budget.take(self.size_bytes)
         self._open = True
         for one in self._request.steering:
-            long = len(one.values) >= LONG_BYTES
-            share = self._exchange.share
-            file = await asyncio.to_thread(share, one.values) if long else share(one.values)
+            file = await _beside(len(one.values), partial(self._exchange.share, one.values))
             self._vectors.append(
                 {
                     "file": str(file),
@@ -98,18 +97,15 @@ class TappedChoices:
                     "positions": one.positions,
                 }
             )
-        for index in range(len(self._request.prompts) * self._request.n):
-            if self._sheet_bytes(index) >= LONG_BYTES:
-                self._sheets[index] = await asyncio.to_thread(self._new_sheet, index)
+        self._sheet = await _beside(self._sheet_bytes, partial(self._exchange.sheet, self._layout, self._bounds[-1]))
 
     def extra_args(self, index: int) -> dict[str, Any]:
-        """What the worker is told of choice `index`; its sheet is made, if it was too small to be made before."""
-        if index not in self._sheets:
-            self._sheets[index] = self._new_sheet(index)
+        """What the worker is told of choice `index`."""
         return {
             KEY: {
                 "group": self._request.request_id,
-                "sheet": str(self._sheets[index].path),
+                "sheet": str(self._opened.path),
+                "records": self._bounds[index : index + 2],
                 "layers": self._request.capture,
                 "top": self._top,
                 "steering": self._vectors,
@@ -118,40 +114,35 @@ class TappedChoices:
 
     def check(self, index: int, first: int, token_ids: list[int]) -> None:
         """Whether the rows of these tokens, from position `first` on, were steered. Raises Incomplete."""
-        self._sheets[index].check(first, token_ids)
+        self._opened.check(first, token_ids, self._bounds[index])
 
-    def read(self, index: int, token_ids: list[int]) -> Captured:
-        """The rows of exactly these tokens. Raises Incomplete. May take a while: call it beside the event loop."""
+    async def read(self, index: int, token_ids: list[int]) -> Captured:
+        """The rows of exactly these tokens. Raises Incomplete."""
         layout = self._layout
-        data = self._sheets[index].read(token_ids)
+        read = partial(self._opened.read, token_ids, self._bounds[index])
+        data = await _beside(len(token_ids) * layout.record_bytes, read)
         return Captured(index, (layout.layers, len(token_ids), layout.hidden), layout.dtype, data)
-
-    def remove(self, index: int) -> None:
-        """Choice `index` has ended."""
-        sheet = self._sheets.pop(index, None)
-        if sheet is not None:
-            self._remove(sheet.remove, self._sheet_bytes(index))
 
     def close(self) -> None:
         if not self._open:
             return
         self._open = False
-        for index in list(self._sheets):
-            self.remove(index)
+        if self._sheet is not None:
+            self._remove(self._sheet.remove, self._sheet_bytes)
         for one, vector in zip(self._request.steering, self._vectors, strict=False):  # some, when `open` failed
             self._remove(partial(self._exchange.release, Path(vector["file"])), len(one.values))
         self._give_back()
 
     # Inside
 
-    def _capacity(self, index: int) -> int:
-        return len(self._request.prompts[index // self._request.n]) + self._request.sampling.max_tokens - 1
+    @property
+    def _sheet_bytes(self) -> int:
+        return self._bounds[-1] * self._layout.record_bytes
 
-    def _sheet_bytes(self, index: int) -> int:
-        return self._capacity(index) * self._layout.record_bytes
-
-    def _new_sheet(self, index: int) -> Sheet:
-        return self._exchange.sheet(self._layout, self._capacity(index))
+    @property
+    def _opened(self) -> Sheet:
+        assert self._sheet is not None, "opened before the first choice"
+        return self._sheet
 
     def _remove(self, remove: Callable[[], None], size: int) -> None:
         if size < LONG_BYTES:
@@ -169,6 +160,11 @@ class TappedChoices:
         """Once there is room again."""
         if not self._removals:
             self._budget.give_back(self.size_bytes)
+
+
+async def _beside(size: int, work: Callable[[], Done]) -> Done:
+    """Work on so many bytes: beside the event loop when that takes long."""
+    return await asyncio.to_thread(work) if size >= LONG_BYTES else work()
 
 
 class TappedTokens:
@@ -191,6 +187,6 @@ class TappedTokens:
             first, self._checked = self._checked if self._checked is not None else cached, len(self._token_ids) - 1
             self._tapped.check(self._index, first, self._token_ids[first:-1])
 
-    def read(self) -> Captured:
+    async def read(self) -> Captured:
         """Raises Incomplete."""
-        return self._tapped.read(self._index, self._token_ids[:-1])
+        return await self._tapped.read(self._index, self._token_ids[:-1])

@@ -3,13 +3,13 @@
     <tensors folder>/          0700, of the whole server: removed with it
       replica-…/               0700, of one replica: swept by the next one when it was killed
         lock                   held as long as the replica lives
-        sheet-…                0600, one a choice: the replica makes it, the worker fills it, the replica removes it
+        sheet-…                0600, one a request: the replica makes it, the worker fills it, the replica removes it
         vectors-…              0600, one for each content: steering vectors, read by the worker once
 
-A **sheet** has one record for each position of a choice: a label of two int32 (position + 1, token id), then the rows
-of the wanted Layers, [layers, hidden], in the model's own dtype. A record of zeros was never written. The worker writes
-into mapped memory; the replica has taken the sheet's whole room before, so that a full disk is an error of one request
-and not the death of the worker.
+A **sheet** has one record for each position of each choice, those of a choice one after the other: a label of two int32
+(position + 1, token id), then the rows of the wanted Layers, [layers, hidden], in the model's own dtype. A record of
+zeros was never written. The worker writes into mapped memory; the replica has taken the sheet's whole room before, so
+that a full disk is an error of one request and not the death of the worker.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, cast
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -76,22 +77,24 @@ class Sheet:
     layout: Layout
     _records: np.ndarray | None = None
 
-    def read(self, token_ids: list[int]) -> memoryview:
-        """The rows of exactly these tokens, position 0 first, as bytes of [layers, positions, hidden].
+    def read(self, token_ids: list[int], start: int = 0) -> memoryview:
+        """The rows of exactly these tokens, position 0 first, as bytes of [layers, positions, hidden]. `start`: the
+        record of the choice's position 0.
 
         Raises Incomplete and BeyondRange.
         """
-        self.check(0, token_ids)
+        self.check(0, token_ids, start)
         layout, count = self.layout, len(token_ids)
-        records = self._all()[:count, LABEL_BYTES:]
+        records = self._all()[start : start + count, LABEL_BYTES:]
         rows = records.reshape(count, layout.layers, layout.row_bytes // layout.layers).transpose(1, 0, 2)
         return np.ascontiguousarray(rows).ravel().data  # the only copy that is made
 
-    def check(self, first: int, token_ids: list[int]) -> None:
+    def check(self, first: int, token_ids: list[int], start: int = 0) -> None:
         """Whether the worker has been over the positions first, first + 1, … with these tokens. Raises Incomplete and
         BeyondRange.
         """
-        labels = np.ascontiguousarray(self._all()[first : first + len(token_ids), :LABEL_BYTES]).tobytes()
+        records = self._all()[start + first :][: len(token_ids)]
+        labels = np.ascontiguousarray(records[:, :LABEL_BYTES]).tobytes()
         expected = array("i", chain.from_iterable(enumerate(token_ids, first + 1))).tobytes()
         if labels != expected:
             self._open().close()  # raises when the worker has said why
@@ -105,7 +108,7 @@ class Sheet:
     def _all(self) -> np.ndarray:
         if (records := self._records) is None:
             with self._open() as file:
-                self._records = records = _mapped(file.fileno(), self.layout, mmap.PROT_READ)
+                self._records = records = _records(_mapped(file.fileno(), mmap.PROT_READ), self.layout)
         return records
 
     def _open(self) -> BinaryIO:
@@ -119,23 +122,35 @@ class Sheet:
             raise  # the replica ends
 
 
-def mapped(sheet: Path, layout: Layout) -> np.ndarray:
-    """By the worker: the sheet's records, uint8 [capacity, record bytes], to be written; unmapped with the array."""
-    descriptor = os.open(sheet, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        return _mapped(descriptor, layout, mmap.PROT_READ | mmap.PROT_WRITE)
-    finally:
-        os.close(descriptor)
+class Sheets:
+    """The worker's: each sheet is mapped once, however many choices write to it, and unmapped with the last array."""
+
+    def __init__(self) -> None:
+        self._mapped: WeakValueDictionary[Path, mmap.mmap] = WeakValueDictionary()
+
+    def records(self, sheet: Path, layout: Layout) -> np.ndarray:
+        """uint8 [capacity, record bytes], to be written. Raises FileNotFoundError once the replica has removed it."""
+        memory = self._mapped.get(sheet)
+        if memory is None:
+            descriptor = os.open(sheet, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                self._mapped[sheet] = memory = _mapped(descriptor, mmap.PROT_READ | mmap.PROT_WRITE)
+            finally:
+                os.close(descriptor)
+        return _records(memory, layout)
 
 
-def _mapped(descriptor: int, layout: Layout, access: int) -> np.ndarray:
+def _mapped(descriptor: int, access: int) -> mmap.mmap:
     """All its pages at once: to meet them one by one costs more than to copy what is on them."""
-    memory = mmap.mmap(descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, access)
+    return mmap.mmap(descriptor, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, access)
+
+
+def _records(memory: mmap.mmap, layout: Layout) -> np.ndarray:
     return np.frombuffer(memory, np.uint8).reshape(-1, layout.record_bytes)
 
 
 def give_up(sheet: Path, error: Exception) -> None:
-    """By the worker: without its sheet a choice passes none of the replica's checks."""
+    """By the worker: without its sheet a request passes none of the replica's checks."""
     if isinstance(error, BeyondRange):
         sheet.rename(_beyond_range(sheet))
     else:

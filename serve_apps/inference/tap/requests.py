@@ -1,7 +1,8 @@
 """A request as the tap in the worker knows it. It comes in `SamplingParams.extra_args` under `KEY`, as plain values:
 
     {"group":    the id that all choices of the request share: a fault of one ends them all,
-     "sheet":    path of the sheet, made by the replica,
+     "sheet":    path of the request's sheet, made by the replica,
+     "records":  [start, stop] of those that are the choice's in it,
      "layers":   the Layers to capture, ascending; none for a request that is only steered,
      "top":      the last Layer that anybody looks at; none when its tokens are wanted,
      "steering": [{"file", "layers", "rows", "scale", "norm_match", "positions"}]}
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from acs.serve_apps.inference.tap.exchange import Layout, mapped
+from acs.serve_apps.inference.tap.exchange import Layout, Sheets
 from acs.serve_apps.inference.tap.steering import Vector
 
 KEY = "acs_tap"
@@ -62,15 +63,17 @@ class TappedRequest:
     group: str
     layers: tuple[int, ...]
     top: int | None
-    sheet: np.ndarray  # uint8 [capacity, record bytes]
+    records: np.ndarray  # its own of the sheet, uint8 [capacity, record bytes]
     steering: list[Vector]
     given: dict[str, Any]
 
     @classmethod
-    def begin(cls, request_id: str, given: dict[str, Any], vectors: Vectors, hidden: int, dtype: str) -> TappedRequest:
+    def begin(
+        cls, request_id: str, given: dict[str, Any], sheets: Sheets, vectors: Vectors, hidden: int, dtype: str
+    ) -> TappedRequest:
         layers = tuple(given["layers"])
-        sheet = mapped(Path(given["sheet"]), Layout(len(layers), hidden, dtype))
-        request = cls(request_id, given["group"], layers, given["top"], sheet, [], given)
+        records = sheets.records(Path(given["sheet"]), Layout(len(layers), hidden, dtype))[slice(*given["records"])]
+        request = cls(request_id, given["group"], layers, given["top"], records, [], given)
         try:
             for one in given["steering"]:
                 request.steering.append(vectors.take(one))

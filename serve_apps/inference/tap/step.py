@@ -101,16 +101,16 @@ class Step:
     def _write(self, row: Rows, records: np.ndarray) -> None:
         """`records`: uint8 [rows, bytes]."""
         request, start, stop, position = row
-        sheet = request.sheet[position : position + stop - start]  # shorter when vLLM runs beyond the last token
-        mine = records[start - self._first :][: len(sheet)]
+        place = request.records[position : position + stop - start]  # shorter when vLLM runs beyond the last token
+        mine = records[start - self._first :][: len(place)]
         if request.layers == self._layers:
-            sheet[:] = mine
+            place[:] = mine
             return
         size = self._tap.hidden * self._tap.itemsize
-        sheet[:, :LABEL_BYTES] = mine[:, :LABEL_BYTES]
+        place[:, :LABEL_BYTES] = mine[:, :LABEL_BYTES]
         for number, layer in enumerate(request.layers):
             here, there = LABEL_BYTES + number * size, LABEL_BYTES + self._layers.index(layer) * size
-            sheet[:, here : here + size] = mine[:, there : there + size]
+            place[:, here : here + size] = mine[:, there : there + size]
 
 
 def additions(

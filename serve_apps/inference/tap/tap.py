@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from acs.serve_apps.inference.tap.exchange import give_up
+from acs.serve_apps.inference.tap.exchange import Sheets, give_up
 from acs.serve_apps.inference.tap.requests import KEY, TappedRequest, Vectors
 from acs.serve_apps.inference.tap.steering import Output, SteeredLayer
 from acs.serve_apps.inference.tap.step import Rows, Step, additions
@@ -41,6 +41,7 @@ class Tap:
     def __init__(self, runner: Any, blocks: list[torch.nn.Module], *, rank: int = 0, ranks: int = 1) -> None:
         self.hidden = int(runner.model_config.get_hidden_size())
         self.dtype = str(runner.model_config.dtype).removeprefix("torch.")
+        self.sheets = Sheets()
         self.vectors = Vectors(self.hidden, runner.device)
         self.requests: dict[str, TappedRequest] = {}
         self.blocks = blocks
@@ -122,7 +123,7 @@ class Tap:
         try:
             if given["group"] in self._failed:
                 raise RuntimeError("another choice of the request has failed")
-            request = TappedRequest.begin(request_id, given, self.vectors, self.hidden, self.dtype)
+            request = TappedRequest.begin(request_id, given, self.sheets, self.vectors, self.hidden, self.dtype)
         except Exception as error:
             self._give_up(given, error)
             self._fail_groups({given["group"]}, error)
