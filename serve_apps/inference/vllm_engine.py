@@ -112,19 +112,21 @@ class VllmEngine:
 
     @contextlib.asynccontextmanager
     async def _in_one_step(self, choices: int) -> AsyncIterator[None]:
-        """What is added inside begins together: no step is scheduled until all of it is there, a few milliseconds.
-        Returns when the engine core has taken it.
+        """What is added inside begins together: no step is scheduled until all of it is there. Returns when the engine
+        core has taken it. It takes what is sent in its order, between two steps: all is sent while one runs, and none
+        waits for us.
         """
         core = self._llm.engine_core
         if choices == 1:
             yield
             await core.call_utility_async("is_scheduler_paused")  # answered after what was sent before
             return
-        await core.call_utility_async("pause_scheduler", "keep", False)
+        pausing = asyncio.create_task(core.call_utility_async("pause_scheduler", "keep", False))
+        await asyncio.sleep(0)  # it is sent; its answer comes after the step that runs
         try:
             yield
         finally:
-            await core.call_utility_async("resume_scheduler")
+            await asyncio.gather(pausing, core.call_utility_async("resume_scheduler"))
 
     def _tapped(self, request: Generate) -> TappedChoices | None:
         if not request.capture and not request.steering:
