@@ -77,7 +77,13 @@ class Bench:
         values = np.full((1, 1, self._hidden), 0.01, "<f4").tobytes()
         vector = {"layers": [1], "rows": 1, "scale": 1.0, "norm_match": False, "positions": None}
         vectors = [{**vector, "file": str(self._exchange.share(values))}] if steered else []
-        given = {"group": name, "sheet": str(sheet.path), "records": [0, self._tokens], "layers": layers}
+        given = {
+            "group": name,
+            "sheet": str(sheet.path),
+            "records": [0, self._tokens],
+            "again": False,
+            "layers": layers,
+        }
         params = SimpleNamespace(extra_args={KEY: {**given, "steering": vectors}})
         return SimpleNamespace(req_id=name, sampling_params=params)
 

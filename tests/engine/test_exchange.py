@@ -15,7 +15,7 @@ import pytest
 
 from acs.platform.inference.contract import Generate, Sampling, Steering
 from acs.serve_apps.inference.tap.choices import LONG_BYTES, Budget, TappedChoices, TappedModel
-from acs.serve_apps.inference.tap.exchange import Exchange, Incomplete, Layout, Sheet, Sheets
+from acs.serve_apps.inference.tap.exchange import SPARES, Exchange, Incomplete, Layout, Sheet, Sheets
 from acs.serve_apps.inference.tap.requests import KEY
 
 LAYOUT = Layout(layers=2, hidden=3, dtype="float32")
@@ -91,14 +91,61 @@ def test_a_sheet_is_mapped_once_for_all_its_choices_and_unmapped_with_the_last(e
     def mappings() -> int:
         return Path("/proc/self/maps").read_text().count(str(sheet.path))
 
-    choices = [sheets.records(sheet.path, LAYOUT)[number : number + 1] for number in range(2)]
+    choices = [sheets.records(sheet.path, LAYOUT, again=False)[number : number + 1] for number in range(2)]
     assert mappings() == 1
     choices[1][:] = 7
-    assert sheets.records(sheet.path, LAYOUT)[1].tolist() == [7] * LAYOUT.record_bytes
+    assert sheets.records(sheet.path, LAYOUT, again=False)[1].tolist() == [7] * LAYOUT.record_bytes
     del choices[0]
     assert mappings() == 1
     del choices[0]
     assert mappings() == 0
+
+
+def test_a_sheet_that_is_used_again_shows_nothing_of_who_had_it_before_and_is_mapped_once(exchange):
+    def mappings(sheet: Sheet) -> int:
+        return Path("/proc/self/maps").read_text().count(str(sheet.path))
+
+    sheets, first = Sheets(), exchange.sheet(LAYOUT, 3, again=True)
+    for position, token_id in enumerate(TOKENS):
+        write(first, position, token_id, 1.0)
+    first.read(TOKENS)
+    for layout in (Layout(layers=5, hidden=7, dtype="float32"), LAYOUT):
+        exchange.spare(first)
+        second = exchange.sheet(layout, 3, again=True)
+        assert second.path == first.path
+        with pytest.raises(Incomplete, match="3 of 3 rows"):
+            second.read(TOKENS)
+        sheets.records(second.path, layout, again=True)[:] = 1
+        assert mappings(first) == 2, "by the worker and by the replica"
+
+
+def test_a_sheet_that_is_not_used_again_after_all_is_unmapped_when_the_next_is_mapped(exchange):
+    sheets, gone = Sheets(), exchange.sheet(LAYOUT, 3, again=True)
+    sheets.records(gone.path, LAYOUT, again=True)
+    gone.remove()
+    sheets.records(exchange.sheet(LAYOUT, 3).path, LAYOUT, again=False)
+    assert str(gone.path) not in Path("/proc/self/maps").read_text()
+
+
+def test_no_more_sheets_are_kept_than_a_few(exchange):
+    sheets = [exchange.sheet(LAYOUT, 1, again=True) for _ in range(SPARES + 2)]
+    for sheet in sheets:
+        exchange.spare(sheet)
+    assert sum(path.name.startswith("sheet") for path in exchange.folder.iterdir()) == SPARES
+
+
+@pytest.mark.parametrize(("read", "kept"), [([0, 1], True), ([0], False)], ids=["all read", "one was not"])
+async def test_only_a_sheet_whose_every_choice_has_ended_well_is_used_again(exchange, read, kept):
+    request = Generate("req", [[1], [2]], 1, Sampling(max_tokens=1), capture=[0], only_capture=True)
+    tapped = TappedChoices(request, TappedModel(1, 3, "float32"), exchange, Budget())
+    await tapped.open()
+    path = Path(tapped.extra_args(0)[KEY]["sheet"])
+    records = Sheets().records(path, Layout(1, 3, "float32"), again=True)
+    for index in read:
+        records[index, :8] = np.int32([1, request.prompts[index][0]]).view(np.uint8)
+        await tapped.read(index, request.prompts[index])
+    tapped.close()
+    assert path.exists() is kept
 
 
 def test_labels_are_checked_from_any_position_on(exchange):
@@ -170,7 +217,7 @@ async def test_only_large_files_are_made_and_removed_beside_the_event_loop(excha
     threads = []
 
     def noting(method):
-        return lambda *args: threads.append(threading.current_thread()) or method(*args)
+        return lambda *args, **how: threads.append(threading.current_thread()) or method(*args, **how)
 
     monkeypatch.setattr(Exchange, "share", noting(Exchange.share))
     monkeypatch.setattr(Exchange, "release", noting(Exchange.release))

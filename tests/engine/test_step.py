@@ -52,6 +52,7 @@ class World:
             "group": name,
             "sheet": str(sheet.path),
             "records": [0, capacity],
+            "again": False,
             "layers": layers,
             "top": more.get("top"),
             "steering": vectors,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from acs.platform.inference.contract import Captured, Generate
-from acs.serve_apps.inference.tap.exchange import Exchange, Layout, Sheet
+from acs.serve_apps.inference.tap.exchange import AGAIN_BYTES, Exchange, Layout, Sheet
 from acs.serve_apps.inference.tap.requests import KEY
 
 IN_FLIGHT_BYTES = 512 * 1024**2  # of captures and vectors; a request beyond waits, first come first served
@@ -68,6 +68,8 @@ class TappedChoices:
         repeated = [capacity for capacity in capacities for _ in range(request.n)]
         self._bounds = [0, *accumulate(repeated)]  # of each choice's records in the sheet
         self._sheet: Sheet | None = None  # while open
+        self._again = request.only_capture and self._sheet_bytes <= AGAIN_BYTES
+        self._unread = len(repeated)
         self._vectors: list[dict[str, Any]] = []
         self._open = False
         self._removals: set[asyncio.Future[None]] = set()  # that a thread is at
@@ -97,7 +99,8 @@ class TappedChoices:
                     "positions": one.positions,
                 }
             )
-        self._sheet = await _beside(self._sheet_bytes, partial(self._exchange.sheet, self._layout, self._bounds[-1]))
+        sheet = partial(self._exchange.sheet, self._layout, self._bounds[-1], again=self._again)
+        self._sheet = await _beside(self._sheet_bytes, sheet)
 
     def extra_args(self, index: int) -> dict[str, Any]:
         """What the worker is told of choice `index`."""
@@ -106,6 +109,7 @@ class TappedChoices:
                 "group": self._request.request_id,
                 "sheet": str(self._opened.path),
                 "records": self._bounds[index : index + 2],
+                "again": self._again,
                 "layers": self._request.capture,
                 "top": self._top,
                 "steering": self._vectors,
@@ -121,13 +125,16 @@ class TappedChoices:
         layout = self._layout
         read = partial(self._opened.read, token_ids, self._bounds[index])
         data = await _beside(len(token_ids) * layout.record_bytes, read)
+        self._unread -= 1
         return Captured(index, (layout.layers, len(token_ids), layout.hidden), layout.dtype, data)
 
     def close(self) -> None:
         if not self._open:
             return
         self._open = False
-        if self._sheet is not None:
+        if self._sheet is not None and self._again and not self._unread:
+            self._exchange.spare(self._sheet)
+        elif self._sheet is not None:
             self._remove(self._sheet.remove, self._sheet_bytes)
         for one, vector in zip(self._request.steering, self._vectors, strict=False):  # some, when `open` failed
             self._remove(partial(self._exchange.release, Path(vector["file"])), len(one.values))

@@ -3,6 +3,7 @@
     {"group":    the id that all choices of the request share: a fault of one ends them all,
      "sheet":    path of the request's sheet, made by the replica,
      "records":  [start, stop] of those that are the choice's in it,
+     "again":    whether the sheet may be another request's afterwards,
      "layers":   the Layers to capture, ascending; none for a request that is only steered,
      "top":      the last Layer that anybody looks at; none when its tokens are wanted,
      "steering": [{"file", "layers", "rows", "scale", "norm_match", "positions"}]}
@@ -72,7 +73,8 @@ class TappedRequest:
         cls, request_id: str, given: dict[str, Any], sheets: Sheets, vectors: Vectors, hidden: int, dtype: str
     ) -> TappedRequest:
         layers = tuple(given["layers"])
-        records = sheets.records(Path(given["sheet"]), Layout(len(layers), hidden, dtype))[slice(*given["records"])]
+        whole = sheets.records(Path(given["sheet"]), Layout(len(layers), hidden, dtype), again=given["again"])
+        records = whole[slice(*given["records"])]
         request = cls(request_id, given["group"], layers, given["top"], records, [], given)
         try:
             for one in given["steering"]:
