@@ -121,12 +121,12 @@ class VllmEngine:
             yield
             await core.call_utility_async("is_scheduler_paused")  # answered after what was sent before
             return
-        pausing = asyncio.create_task(core.call_utility_async("pause_scheduler", "keep", False))
-        await asyncio.sleep(0)  # it is sent; its answer comes after the step that runs
+        self._in_background(core.call_utility_async("pause_scheduler", "keep", False))
+        await asyncio.sleep(0)  # it is sent; its answer comes when the engine has nothing to do
         try:
             yield
         finally:
-            await asyncio.gather(pausing, core.call_utility_async("resume_scheduler"))
+            await core.call_utility_async("resume_scheduler")
 
     def _tapped(self, request: Generate) -> TappedChoices | None:
         if not request.capture and not request.steering:
@@ -164,7 +164,7 @@ class VllmEngine:
     def _forget(self, request_id: str) -> None:
         self._children.pop(request_id, None)
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
