@@ -4,7 +4,7 @@
 
 The prompts are paragraphs of this project's own pages, each made new by a line of its own at the front: what vLLM finds
 in its prefix cache it does not read. Each contender has loaded its model before it is asked, and one runs at a time, in
-turns. All may use the whole machine; the entry of the toy, which gives its engine one thread, is changed for that.
+turns. Each is as its users start it, ours by its shipped entry.
 
     vllm          prefill in one AsyncLLM, one token generated and thrown away; nothing is captured
     acs           POST /v1/harvest to a whole server, until it is done: Parquet on the disk, 3 Layers
@@ -36,8 +36,6 @@ import httpx
 from activations import CATALOGUES, QUIET, engine_arguments
 from load import run_load
 from rivals import Rival, cpu_s_of, prepared, start_ours
-
-from acs.platform.settings import SHIPPED_CATALOGUES
 
 PAGES = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
 BATCH = 8  # of Transformers
@@ -204,14 +202,6 @@ def texts(tokenizer: Any, name: str, count: int) -> list[list[int]]:
     return [tokenizer.encode(f"{index} {name}\n{parts[index % len(parts)]}") for index in range(count)]
 
 
-def with_all_cores(catalogue: str) -> Path:
-    """A catalogue as the shipped one, whose models have a whole CPU at least: so their engines use every core."""
-    text = (SHIPPED_CATALOGUES / f"{catalogue}.toml").read_text()
-    changed = Path(tempfile.mkdtemp(prefix="harvest-bench-"), f"{catalogue}.toml")
-    changed.write_text(re.sub(r"num_cpus = 0\.\d+", "num_cpus = 1", text))
-    return changed
-
-
 def compare(contenders: dict[str, Engine | Ours], tokenizer: Any, count: int, rounds: int) -> None:
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     cpu: dict[str, list[float]] = {name: [] for name in contenders}
@@ -278,7 +268,7 @@ def main() -> None:
         "env": KEEPS_MEMORY | dict(model.env),  # as ours has it
         "layers": layers,
     }
-    rival = start_ours(arguments.models, arguments.port, str(with_all_cores(catalogue)))
+    rival = start_ours(arguments.models, arguments.port, catalogue)
     ours = Ours(rival, arguments.model, layers)
     contenders: dict[str, Engine | Ours] = {"acs": ours}
     try:

@@ -23,7 +23,7 @@ from acs.platform.inference.contract import Delta, Failed, Generate, Piece, Sink
 
 BESIDE_TOKENS = 128
 REST = 9  # times as long as what went in beside others took
-BEGUN_S = 0.005  # after the engine has taken what goes in together, it has begun with it
+LOOK_S = 0.001  # whether a step has begun
 LINGER_S = 0.5  # for which somebody who has left counts as still there
 
 
@@ -112,15 +112,20 @@ class Lane:
         self._let_in()
         return await waiting.turn
 
-    def taken(self, request: Generate, together: list[int]) -> None:
-        """The engine has all of those, which were the latest of the request to go in."""
+    def taken(self, request: Generate, together: list[int], have_begun: Callable[[], bool]) -> None:
+        """The engine has all of those, which were the latest of the request to go in. `have_begun`: whether a step with
+        them has.
+        """
         one = self._requests.get(request.request_id)
         if self._step is not None and one is not None and sum(map(one.tokens, together)) <= self._step.tokens:
-            asyncio.get_running_loop().call_later(BEGUN_S, self._begin, one.group)
+            self._look(one, one.group, have_begun)
 
-    def _begin(self, group: int) -> None:
-        self._begun = max(self._begun, group)
-        self._let_in()
+    def _look(self, one: _Request, group: int, have_begun: Callable[[], bool]) -> None:
+        if one.unfinished and not have_begun():
+            asyncio.get_running_loop().call_later(LOOK_S, self._look, one, group, have_begun)
+        else:
+            self._begun = max(self._begun, group)
+            self._let_in()
 
     def drop(self, request_id: str) -> None:
         """What waits of an aborted request goes in no more."""

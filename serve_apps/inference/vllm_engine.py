@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ class VllmEngine:
             choices = range(len(request.prompts) * request.n)
             if not request.gives_way:
                 return await self._add_all(request, choices, fan, tapped)
+            assert tapped is not None, "who gives way captures"
             left = set(choices)
             while left:
                 together = await self._lane.enter(request)
@@ -96,7 +98,7 @@ class VllmEngine:
                     return
                 async with self._in_one_step(len(together)) if self._lane.in_steps else contextlib.nullcontext():
                     await self._add_all(request, together, fan, tapped)
-                self._lane.taken(request, together)
+                self._lane.taken(request, together, partial(tapped.have_begun, together))
                 left.difference_update(together)
         except Exception as error:
             fan.fail(error)

@@ -91,8 +91,10 @@ class Running:
         return answer
 
     def files(self) -> list[str]:
-        """What lies in the replica's folder of shared memory but its lock."""
-        return sorted(path.name for path in self.engine._exchange.folder.iterdir() if path.name != "lock")
+        """What lies in the replica's folder of shared memory but its lock and the sheets that are used again."""
+        exchange = self.engine._exchange
+        kept = {"lock", *(spare.path.name for spare in exchange._spares)}
+        return sorted(path.name for path in exchange.folder.iterdir() if path.name not in kept)
 
 
 class BreakableEngine(VllmEngine):

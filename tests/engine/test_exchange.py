@@ -15,7 +15,7 @@ import pytest
 
 from acs.platform.inference.contract import Generate, Sampling, Steering
 from acs.serve_apps.inference.tap.choices import LONG_BYTES, Budget, TappedChoices, TappedModel
-from acs.serve_apps.inference.tap.exchange import SPARES, Exchange, Incomplete, Layout, Sheet, Sheets
+from acs.serve_apps.inference.tap.exchange import SPARES, Exchange, Incomplete, Layout, Sheet, Sheets, note_begun
 from acs.serve_apps.inference.tap.requests import KEY
 
 LAYOUT = Layout(layers=2, hidden=3, dtype="float32")
@@ -125,6 +125,18 @@ def test_a_sheet_that_is_not_used_again_after_all_is_unmapped_when_the_next_is_m
     gone.remove()
     sheets.records(exchange.sheet(LAYOUT, 3).path, LAYOUT, again=False)
     assert str(gone.path) not in Path("/proc/self/maps").read_text()
+
+
+def test_the_replica_sees_which_choices_have_begun_and_takes_that_for_no_row(exchange):
+    sheets, sheet = Sheets(), exchange.sheet(LAYOUT, 6)
+    assert [sheet.has_begun(start) for start in (0, 3)] == [False, False]
+    note_begun(sheets.records(sheet.path, LAYOUT, again=False)[3:])
+    assert [sheet.has_begun(start) for start in (0, 3)] == [False, True]
+    with pytest.raises(Incomplete, match="3 of 3 rows are wrong; at position 0 is none"):
+        sheet.read(TOKENS, 3)
+    gone = exchange.sheet(LAYOUT, 1)
+    gone.remove()
+    assert gone.has_begun(0), "with a request that is given up nobody waits for its step"
 
 
 def test_no_more_sheets_are_kept_than_a_few(exchange):

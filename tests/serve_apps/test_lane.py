@@ -6,13 +6,14 @@ import pytest
 from api_client import until
 
 from acs.platform.inference.contract import Delta, Failed, Generate, Sampling
-from acs.serve_apps.inference.lane import BEGUN_S, Lane, Step
+from acs.serve_apps.inference.lane import Lane, Step
 
 
 class World:
     def __init__(self, step=None):
         self.now = 0.0
         self.takes = False  # the engine says when it has taken what went in
+        self.begun = True  # and, when it is asked, that it has begun with that
         self.lane = Lane(300, step, 128, clock=lambda: self.now)
         self.inside = []  # (request id, index)
         self.sinks = {}
@@ -34,7 +35,7 @@ class World:
                 return
             self.inside += [(request.request_id, index) for index in together]
             if self.takes:
-                self.lane.taken(request, together)
+                self.lane.taken(request, together, lambda: self.begun)
             left -= len(together)
 
     def end(self, name, index=0):
@@ -110,12 +111,20 @@ async def test_with_steps_the_next_go_in_when_a_step_has_begun_and_wait_for_the_
     world = World(Step(300, 4))
     world.takes = True
     world.came("harvest", [100, 150, 200, 1000, 5, 5, 60], gives_way=True)
-    await asyncio.sleep(2 * BEGUN_S)
     assert await world.settled() == [3, 2], "the last step of a prompt of several has room for those that came with it"
     world.end("harvest", 2)
     world.end("harvest", 3)
-    assert await world.settled() == [3, 2, 1, 0, 4, 5]
-    await until(lambda: ("harvest", 6) in world.inside)
+    assert await world.settled() == [3, 2, 1, 0, 4, 5, 6]
+
+
+async def test_with_steps_the_next_wait_until_a_step_with_those_before_has_begun_however_long_that_takes():
+    world = World(Step(300, 4))
+    world.takes, world.begun = True, False
+    world.came("harvest", [300, 300, 300], gives_way=True)
+    await until(lambda: world.inside == [("harvest", 0)])
+    assert await world.settled() == [0]
+    world.begun = True
+    await until(lambda: world.inside == [("harvest", 0), ("harvest", 1), ("harvest", 2)])
 
 
 async def test_with_steps_what_is_said_of_a_group_that_has_ended_says_nothing_of_the_next():
@@ -129,8 +138,7 @@ async def test_with_steps_what_is_said_of_a_group_that_has_ended_says_nothing_of
     world.end("harvest", 1)
     await world.settled()
     assert ("another", 0) in world.inside
-    world.lane.taken(requests["harvest"], [1])  # the engine's word of it comes late
-    await asyncio.sleep(2 * BEGUN_S)
+    world.lane.taken(requests["harvest"], [1], lambda: True)  # the engine's word of it comes late
     assert await world.settled() == [0, 1]
 
 

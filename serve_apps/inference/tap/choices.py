@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -115,6 +115,10 @@ class TappedChoices:
                 "steering": self._vectors,
             }
         }
+
+    def have_begun(self, indices: Iterable[int]) -> bool:
+        """Whether each of these choices has been in a step that has begun."""
+        return all(self._opened.has_begun(self._bounds[index]) for index in indices)
 
     def check(self, index: int, first: int, token_ids: list[int]) -> None:
         """Whether the rows of these tokens, from position `first` on, were steered. Raises Incomplete."""

@@ -8,8 +8,9 @@
 
 A **sheet** has one record for each position of each choice, those of a choice one after the other: a label of two int32
 (position + 1, token id), then the rows of the wanted Layers, [layers, hidden], in the model's own dtype. A record of
-zeros was never written. The worker writes into mapped memory; the replica has taken the sheet's whole room before, so
-that a full disk is an error of one request and not the death of the worker.
+zeros was never written; a choice's first one says so early that a step with the choice has begun. The worker writes
+into mapped memory; the replica has taken the sheet's whole room before, so that a full disk is an error of one request
+and not the death of the worker.
 
 A sheet that is used **again** spares both sides the making of its memory, a tenth of the time that a harvest of a small
 model takes. It is that of a request which ended well, and for which the worker writes nothing after the last token.
@@ -39,6 +40,7 @@ import numpy as np
 from acs.platform.inference.contract import STEERED_MAX
 
 LABEL_BYTES = 8
+_BEGUN = -1  # in the place of position + 1
 AGAIN_BYTES, SPARES = 16 * 1024**2, 4  # of a sheet that is used again, and of those how many are kept for it
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}  # the dtypes a tapped model may run in
 
@@ -110,6 +112,13 @@ class Sheet:
             self._open().close()  # raises when the worker has said why
             raise Incomplete(_first_wrong(labels, expected))
 
+    def has_begun(self, start: int) -> bool:
+        """Whether a step with the choice has begun, or the worker has given it up. `start`: as in `read`."""
+        try:
+            return bool(self._records()[start, :LABEL_BYTES].any())
+        except (Incomplete, BeyondRange, FileNotFoundError):
+            return True
+
     def remove(self) -> None:
         self._memory = None
         self.path.unlink(missing_ok=True)
@@ -166,6 +175,13 @@ def _records(memory: mmap.mmap, layout: Layout) -> np.ndarray:
     return np.frombuffer(memory, np.uint8, count * layout.record_bytes).reshape(count, layout.record_bytes)
 
 
+def note_begun(records: np.ndarray) -> None:
+    """By the worker, of a choice's own records."""
+    label = records[0, :LABEL_BYTES].view(np.int32)
+    if not label.any():  # nothing of it has been computed
+        label[0] = _BEGUN
+
+
 def give_up(sheet: Path, error: Exception) -> None:
     """By the worker: without its sheet a request passes none of the replica's checks."""
     if isinstance(error, BeyondRange):
@@ -184,7 +200,7 @@ def _first_wrong(labels: bytes, expected: bytes) -> str:
     )
     wrong = np.flatnonzero((found != right).any(axis=1))
     position, (label, token_id) = right[wrong[0], 0] - 1, found[wrong[0]].tolist()
-    what = f"that of token {token_id} at {label - 1}" if label else "none"
+    what = f"that of token {token_id} at {label - 1}" if label > 0 else "none"
     return f"{len(wrong)} of {len(right)} rows are wrong; at position {position} is {what}"
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from acs.serve_apps.inference.tap.exchange import Layout, Sheets
+from acs.serve_apps.inference.tap.exchange import Layout, Sheets, note_begun
 from acs.serve_apps.inference.tap.steering import Vector
 
 KEY = "acs_tap"
@@ -82,6 +82,7 @@ class TappedRequest:
         except BaseException:
             request.end(vectors)
             raise
+        note_begun(records)
         return request
 
     def end(self, vectors: Vectors) -> None:
