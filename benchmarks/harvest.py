@@ -207,7 +207,7 @@ def compare(contenders: dict[str, Engine | Ours], tokenizer: Any, count: int, ro
     cpu: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(-1, rounds):  # the first is not counted: caches, compilation
         for name, contender in contenders.items():
-            prompts = texts(tokenizer, f"{number} {name}", count if number >= 0 else 16)
+            prompts = texts(tokenizer, f"{number} {name}", count)
             before, started = contender.cpu_s(), time.perf_counter()
             size = contender.turn(prompts)
             took, used = time.perf_counter() - started, contender.cpu_s() - before

@@ -70,7 +70,10 @@ class Bench:
         return taken
 
     def _step(self, new: list[Any] | None = None, ended: list[str] | None = None) -> None:
-        self._runner.execute_model(SimpleNamespace(scheduled_new_reqs=new or [], finished_req_ids=ended or []))
+        rows = 0 if ended else self._requests * self._tokens
+        self._runner.execute_model(
+            SimpleNamespace(scheduled_new_reqs=new or [], finished_req_ids=ended or [], total_num_scheduled_tokens=rows)
+        )
 
     def _new(self, name: str, layers: list[int], steered: bool) -> Any:
         sheet = self._exchange.sheet(Layout(len(layers), self._hidden, "float32"), self._tokens)
@@ -83,6 +86,7 @@ class Bench:
             "records": [0, self._tokens],
             "again": False,
             "layers": layers,
+            "top": None,
         }
         params = SimpleNamespace(extra_args={KEY: {**given, "steering": vectors}})
         return SimpleNamespace(req_id=name, sampling_params=params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -19,4 +20,6 @@ def parsed(text: str, what: str) -> Any:
 
 def request(body: str) -> Any:
     """As an argument gives it; `-`: from the standard input. Raises CommandFailed."""
+    if os.path.isfile(body):
+        raise CommandFailed(f"{body} is a file: give it as `- < {body}`, or by the option that --help names for it.")
     return parsed(sys.stdin.read() if body == "-" else body, "The request")

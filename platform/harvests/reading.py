@@ -70,11 +70,9 @@ async def _read_once(engine: Engine, prompts: list[list[int]], layers: list[int]
         async with asyncio.timeout(DEADLINE_S):
             found = await _gathered(inbox, len(prompts))
     except TimeoutError:
-        engine.abort(request.request_id)
         raise UpstreamDeadline(f"{sum(map(len, prompts))} tokens were not read within {DEADLINE_S:g} s.") from None
-    except asyncio.CancelledError:
-        engine.abort(request.request_id)
-        raise
+    finally:
+        engine.abort(request.request_id)  # which does nothing when it has ended
     return [_checked(found.get(index), ids, layers) for index, ids in enumerate(prompts)]
 
 

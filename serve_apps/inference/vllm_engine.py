@@ -20,6 +20,7 @@ from acs.serve_apps.inference.vllm_outputs import Collector, Fan
 from acs.serve_apps.inference.vllm_sampling import sampling_params
 
 CHOICES_A_TURN = 16
+PAUSES = 64  # unanswered at most: vLLM keeps a little for each
 STEPS_AHEAD = 2  # of requests that give way: one is computed while the next waits in the engine
 
 # On a CPU vLLM runs the model in a process of its own and both sides spin while they wait for the other. In the engine
@@ -70,6 +71,7 @@ class VllmEngine:
         self._tapped_model: TappedModel | None = None  # once the tap is open
         self._supported_tasks: tuple[Any, ...] = ()
         self._background: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
+        self._pausing: set[asyncio.Task[None]] = set()
         self._children: dict[str, list[str]] = {}  # our request id -> vLLM's ids of its choices
 
     # -- the seam
@@ -123,12 +125,21 @@ class VllmEngine:
             yield
             await core.call_utility_async("is_scheduler_paused")  # answered after what was sent before
             return
-        self._in_background(core.call_utility_async("pause_scheduler", "keep", False))
+        pausing = asyncio.create_task(core.call_utility_async("pause_scheduler", "keep", False))
+        self._pausing.add(pausing)
+        pausing.add_done_callback(self._paused)
         await asyncio.sleep(0)  # it is sent; its answer comes when the engine has nothing to do
+        if len(self._pausing) > PAUSES:
+            await asyncio.wait(self._pausing)
         try:
             yield
         finally:
             await core.call_utility_async("resume_scheduler")
+
+    def _paused(self, pausing: asyncio.Task[None]) -> None:
+        self._pausing.discard(pausing)
+        if not pausing.cancelled():
+            pausing.exception()  # as of the engine's death, which whatever follows it meets too
 
     def _tapped(self, request: Generate) -> TappedChoices | None:
         if not request.capture and not request.steering:
@@ -166,7 +177,7 @@ class VllmEngine:
     def _forget(self, request_id: str) -> None:
         self._children.pop(request_id, None)
 
-    def _in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)

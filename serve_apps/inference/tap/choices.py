@@ -68,7 +68,9 @@ class TappedChoices:
         repeated = [capacity for capacity in capacities for _ in range(request.n)]
         self._bounds = [0, *accumulate(repeated)]  # of each choice's records in the sheet
         self._sheet: Sheet | None = None  # while open
-        self._again = request.only_capture and self._sheet_bytes <= AGAIN_BYTES
+        rows_bytes = self._bounds[-1] * self._layout.record_bytes
+        self._again = request.only_capture and rows_bytes <= AGAIN_BYTES
+        self._sheet_bytes = AGAIN_BYTES if self._again else rows_bytes
         self._unread = len(repeated)
         self._vectors: list[dict[str, Any]] = []
         self._open = False
@@ -136,19 +138,15 @@ class TappedChoices:
         if not self._open:
             return
         self._open = False
-        if self._sheet is not None and self._again and not self._unread:
-            self._exchange.spare(self._sheet)
-        elif self._sheet is not None:
-            self._remove(self._sheet.remove, self._sheet_bytes)
+        if self._sheet is not None:
+            well = self._again and not self._unread
+            remove = partial(self._exchange.spare, self._sheet) if well else self._sheet.remove
+            self._remove(remove, self._sheet_bytes)
         for one, vector in zip(self._request.steering, self._vectors, strict=False):  # some, when `open` failed
             self._remove(partial(self._exchange.release, Path(vector["file"])), len(one.values))
         self._give_back()
 
     # Inside
-
-    @property
-    def _sheet_bytes(self) -> int:
-        return self._bounds[-1] * self._layout.record_bytes
 
     @property
     def _opened(self) -> Sheet:

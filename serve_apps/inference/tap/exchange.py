@@ -77,7 +77,7 @@ class Layout:
 
 @dataclass(slots=True)
 class Sheet:
-    """Mapped at the first look, and kept: a steered choice is looked at after each token."""
+    """Mapped when it is made, and kept: a steered choice is looked at after each token."""
 
     path: Path
     layout: Layout
@@ -99,7 +99,7 @@ class Sheet:
         layout, count = self.layout, len(token_ids)
         records = self._records()[start : start + count, LABEL_BYTES:]
         rows = records.reshape(count, layout.layers, layout.row_bytes // layout.layers).transpose(1, 0, 2)
-        return np.ascontiguousarray(rows).ravel().data  # the only copy that is made
+        return np.array(rows, order="C").ravel().data  # the only copy; always one, since the sheet may be used again
 
     def check(self, first: int, token_ids: list[int], start: int = 0) -> None:
         """Whether the worker has been over the positions first, first + 1, … with these tokens. Raises Incomplete and
@@ -113,11 +113,8 @@ class Sheet:
             raise Incomplete(_first_wrong(labels, expected))
 
     def has_begun(self, start: int) -> bool:
-        """Whether a step with the choice has begun, or the worker has given it up. `start`: as in `read`."""
-        try:
-            return bool(self._records()[start, :LABEL_BYTES].any())
-        except (Incomplete, BeyondRange, FileNotFoundError):
-            return True
+        """Whether a step with the choice has begun. `start`: as in `read`."""
+        return bool(self._records()[start, :LABEL_BYTES].any())
 
     def remove(self) -> None:
         self._memory = None
@@ -151,7 +148,9 @@ class Sheets:
         self._again: dict[Path, mmap.mmap] = {}
 
     def records(self, sheet: Path, layout: Layout, *, again: bool) -> np.ndarray:
-        """uint8 [capacity, record bytes], to be written. Raises FileNotFoundError once the replica has removed it."""
+        """uint8 [capacity, record bytes], to be written. Raises FileNotFoundError when the replica has removed what is
+        to be mapped.
+        """
         memory = self._mapped.get(sheet)
         if memory is None:
             descriptor = os.open(sheet, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -223,15 +222,27 @@ class Exchange:
         """An empty sheet with room for `capacity` positions. `again`: of AGAIN_BYTES at most, it may have been used
         before, and may be spared afterwards. Raises OSError when there is no such room.
         """
-        if again:
-            with self._counting:
-                spare = self._spares.pop() if self._spares else None
-            if spare is not None:
-                return spare.again(layout, capacity)
+        if again and (spare := self._a_spare()) is not None:
+            return spare.again(layout, capacity)
+        size = AGAIN_BYTES if again else capacity * layout.record_bytes
+        while True:
+            try:
+                return self._new_sheet(layout, size)
+            except OSError:
+                if (spare := self._a_spare()) is None:
+                    raise
+                spare.remove()  # there is room again
+
+    def _new_sheet(self, layout: Layout, size: int) -> Sheet:
         sheet = Sheet(self.folder / f"sheet-{next(self._numbers)}", layout)
         with _created(sheet.path) as file:
-            os.posix_fallocate(file.fileno(), 0, AGAIN_BYTES if again else capacity * layout.record_bytes)
+            os.posix_fallocate(file.fileno(), 0, size)
+        sheet._records()
         return sheet
+
+    def _a_spare(self) -> Sheet | None:
+        with self._counting:
+            return self._spares.pop() if self._spares else None
 
     def spare(self, sheet: Sheet) -> None:
         """Its request has ended well: it is kept for another, or removed."""

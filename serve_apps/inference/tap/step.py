@@ -107,10 +107,10 @@ class Step:
             place[:] = mine
             return
         size = self._tap.hidden * self._tap.itemsize
-        place[:, :LABEL_BYTES] = mine[:, :LABEL_BYTES]
         for number, layer in enumerate(request.layers):
             here, there = LABEL_BYTES + number * size, LABEL_BYTES + self._layers.index(layer) * size
             place[:, here : here + size] = mine[:, there : there + size]
+        place[:, :LABEL_BYTES] = mine[:, :LABEL_BYTES]  # last: it says that the rows are there
 
 
 def additions(

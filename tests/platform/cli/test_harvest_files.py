@@ -11,6 +11,7 @@ from acs import tensors
 from acs.platform.cli.errors import CommandFailed
 from acs.platform.cli.harvest_commands import CLOSE, _prompts
 from acs.platform.cli.harvest_verify import verify_sample
+from acs.platform.cli.input import request
 
 ROWS = np.float32([[[1, 2], [3, 4], [5, 6]]])  # [layers, positions, hidden]
 
@@ -29,6 +30,14 @@ def test_a_file_that_is_not_utf_8_is_refused_with_a_sentence(tmp_path):
     file.write_bytes(b"caf\xe9")
     with pytest.raises(CommandFailed, match="not UTF-8: at byte 3"):
         _prompts(file)
+
+
+def test_a_file_in_the_place_of_a_request_is_answered_with_how_to_give_it(tmp_path):
+    (tmp_path / "texts.txt").write_text("The sky is")
+    with pytest.raises(CommandFailed, match=r"texts\.txt is a file: give it as `- < "):
+        request(str(tmp_path / "texts.txt"))
+    with pytest.raises(CommandFailed, match="The request is not JSON"):
+        request("texts.tx")
 
 
 class ReadingAgain:
