@@ -179,6 +179,16 @@ def rows_are_those_of_transformers(
     assert (rows_seen, longest > 0) == (table.num_rows, True)
 
 
+def test_a_harvest_writes_no_line_a_step_to_the_logs(harvests: Harvests) -> None:
+    def lines() -> int:
+        logs = (harvests.server.data / "run/logs").rglob("*")
+        return sum(file.read_bytes().count(b"\n") for file in logs if file.is_file())
+
+    before = lines()
+    harvests.done(harvests.submit(paragraphs(), shard_size=8))
+    assert lines() - before < 40, "it has a hundred steps"
+
+
 def test_a_running_harvest_is_cancelled_and_its_files_go(harvests: Harvests) -> None:
     harvest_id = harvests.submit((paragraphs() * 20)[:4000], shard_size=8)
     within(60, lambda: harvests.shards_done(harvest_id) > 0)
