@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from acs.serve_apps.inference.tap.exchange import Exchange, Layout
+from acs.serve_apps.inference.tap.exchange import Exchange
 from acs.serve_apps.inference.tap.requests import KEY
+from acs.serve_apps.inference.tap.sheet import Layout
 from acs.serve_apps.inference.tap.tap import Tap
 
 SIZES = {"toy": (4, 128), "smollm2-135m": (30, 576)}  # Layers, hidden size

@@ -21,7 +21,7 @@ from acs.platform.inference.contract import (
     Sink,
 )
 from acs.serve_apps.inference.tap.choices import TappedChoices, TappedTokens
-from acs.serve_apps.inference.tap.exchange import BeyondRange, Incomplete
+from acs.serve_apps.inference.tap.sheet import BeyondRange, Incomplete
 from acs.serve_apps.inference.vllm_adapters import Row, pack_rows
 
 log = logging.getLogger("ray.serve")

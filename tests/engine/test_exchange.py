@@ -16,8 +16,9 @@ import pytest
 
 from acs.platform.inference.contract import Generate, Sampling, Steering
 from acs.serve_apps.inference.tap.choices import LONG_BYTES, Budget, TappedChoices, TappedModel
-from acs.serve_apps.inference.tap.exchange import SPARES, Exchange, Incomplete, Layout, Sheet, Sheets, note_begun
+from acs.serve_apps.inference.tap.exchange import SPARES, Exchange
 from acs.serve_apps.inference.tap.requests import KEY
+from acs.serve_apps.inference.tap.sheet import Incomplete, Layout, Sheet, Sheets, note_begun
 
 LAYOUT = Layout(layers=2, hidden=3, dtype="float32")
 TOKENS = [7, 0, 9]
@@ -294,7 +295,8 @@ def test_what_finds_no_room_leaves_nothing_behind_and_is_made_when_there_is_room
 def test_what_a_killed_replica_left_is_swept_and_a_living_one_is_let_be(exchange, tmp_path):
     tensors = exchange.folder.parent
     program = (
-        "import os, sys; from pathlib import Path; from acs.serve_apps.inference.tap.exchange import Exchange, Layout\n"
+        "import os, sys; from pathlib import Path; from acs.serve_apps.inference.tap.exchange import Exchange\n"
+        "from acs.serve_apps.inference.tap.sheet import Layout\n"
         "left = Exchange(Path(sys.argv[1])); left.sheet(Layout(1, 1, 'float32'), 1); print(left.folder, flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )

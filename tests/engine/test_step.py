@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from acs.serve_apps.inference.tap.exchange import Exchange, Incomplete, Layout, Sheet
+from acs.serve_apps.inference.tap.exchange import Exchange
 from acs.serve_apps.inference.tap.requests import KEY
+from acs.serve_apps.inference.tap.sheet import Incomplete, Layout, Sheet
 from acs.serve_apps.inference.tap.tap import Tap
 
 HIDDEN, LAYERS = 8, 3

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from acs.platform.inference.contract import Captured, Generate
-from acs.serve_apps.inference.tap.exchange import AGAIN_BYTES, Exchange, Layout, Sheet
+from acs.serve_apps.inference.tap.exchange import AGAIN_BYTES, Exchange
 from acs.serve_apps.inference.tap.requests import KEY
+from acs.serve_apps.inference.tap.sheet import Layout, Sheet
 
 IN_FLIGHT_BYTES = 512 * 1024**2  # of captures and vectors; a request beyond waits, first come first served
 LONG_BYTES = 2 * 1024**2  # so many take a millisecond to make a file of, or to copy: a thread does it

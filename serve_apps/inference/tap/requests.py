@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from acs.serve_apps.inference.tap.exchange import Layout, Sheets, note_begun
+from acs.serve_apps.inference.tap.sheet import Layout, Sheets, note_begun
 from acs.serve_apps.inference.tap.steering import Vector
 
 KEY = "acs_tap"

@@ -10,7 +10,7 @@ import torch
 
 from acs.platform.inference.contract import Captured, Delta, Engine, Failed, Generate, Piece, Sampling, Steering
 from acs.serve_apps.inference.tap.choices import TappedModel
-from acs.serve_apps.inference.tap.exchange import ITEM_BYTES
+from acs.serve_apps.inference.tap.sheet import ITEM_BYTES
 
 PROMPT = [1, 2, 3, 5, 8]
 TOKENS = 3

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from acs.serve_apps.inference.tap.exchange import LABEL_BYTES, BeyondRange
 from acs.serve_apps.inference.tap.requests import TappedRequest
+from acs.serve_apps.inference.tap.sheet import LABEL_BYTES, BeyondRange
 from acs.serve_apps.inference.tap.steering import Addition, Output, halves
 
 if TYPE_CHECKING:

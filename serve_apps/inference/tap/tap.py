@@ -3,7 +3,7 @@
 Once a step, before the forward pass, a `Step` is planned from the runner's own host arrays: which rows of the batch are
 whose, and what each Layer must do. In the pass each block's hook does at most one addition of the two residual halves
 into one buffer, for the whole batch, and at most one steering. After the pass each request's rows go to its sheet
-(`exchange`), under the position and the token id that the model was really given. Rows that are computed twice (a
+(`sheet`), under the position and the token id that the model was really given. Rows that are computed twice (a
 preempted request starts again) are written twice, to the same place.
 
 Everything here runs in the engine core's process: nothing may be raised into vLLM, which would end the engine. A fault
@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from acs.serve_apps.inference.tap.exchange import Sheets, give_up
 from acs.serve_apps.inference.tap.requests import KEY, TappedRequest, Vectors
+from acs.serve_apps.inference.tap.sheet import Sheets, give_up
 from acs.serve_apps.inference.tap.steering import Output, SteeredLayer
 from acs.serve_apps.inference.tap.step import Rows, Step, additions
 
