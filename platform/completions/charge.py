@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from acs.events.ids import HOLD, show, uuid7
 from acs.platform.completions.plan import Plan
-from acs.platform.errors import INFERENCE_ERRORS, ApiError, InternalError, InvalidRequest, UpstreamServerError
-from acs.platform.inference.contract import Failed
+from acs.platform.errors import (
+    INFERENCE_ERRORS,
+    ApiError,
+    InternalError,
+    InvalidRequest,
+    UpstreamServerError,
+    VllmEngineDead,
+)
+from acs.platform.inference.contract import Delta, Failed, Piece
 from acs.platform.ledger.contract import Caller, IdempotencyKey, Kept, Open, Release, Settle
 
 
@@ -57,9 +64,13 @@ def fault_of(error: BaseException) -> ApiError:
     return error if isinstance(error, ApiError) else InternalError()
 
 
-def error_of(failed: Failed) -> ApiError:
-    """The error that a Failed of the engine is to the client."""
-    if failed.code == "invalid_request":
-        return InvalidRequest(failed.message)
-    kind = INFERENCE_ERRORS.get(failed.code, UpstreamServerError)
-    return kind(failed.message)
+def error_in(piece: Piece) -> ApiError | None:
+    """What a Piece says went wrong, to who reads it: the request failed, or was aborted though nobody had left."""
+    if isinstance(piece, Delta) and piece.finish_reason == "abort":
+        return VllmEngineDead("The model's engine gave the request up. Send the request again.")
+    if not isinstance(piece, Failed):
+        return None
+    if piece.code == "invalid_request":
+        return InvalidRequest(piece.message)
+    kind = INFERENCE_ERRORS.get(piece.code, UpstreamServerError)
+    return kind(piece.message)

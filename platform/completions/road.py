@@ -9,7 +9,7 @@ from typing import Protocol
 
 import orjson
 
-from acs.platform.completions.charge import client_left, error_of, fault_of, order_of, resolution
+from acs.platform.completions.charge import client_left, error_in, fault_of, order_of, resolution
 from acs.platform.completions.inbox import Inbox
 from acs.platform.completions.plan import Plan
 from acs.platform.errors import (
@@ -17,7 +17,6 @@ from acs.platform.errors import (
     InternalError,
     UpstreamDeadline,
     UpstreamUnreachable,
-    VllmEngineDead,
 )
 from acs.platform.idempotency import Repeatable, Replayed, may_run_again
 from acs.platform.inference.contract import Delta, Failed, Piece
@@ -199,11 +198,10 @@ class Run:
         for piece in pieces:
             if isinstance(piece, Delta):
                 self._count(piece)
-                if piece.finish_reason == "abort":  # not by us: we have not left yet
-                    raise VllmEngineDead("The model's engine gave the request up. Send the request again.")
             elif isinstance(piece, Failed):
                 self.unfinished = 0
-                raise error_of(piece)
+            if (error := error_in(piece)) is not None:
+                raise error
         return pieces
 
     def interrupt(self, error: Exception) -> None:

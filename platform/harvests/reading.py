@@ -7,10 +7,10 @@ import logging
 import secrets
 from collections.abc import Sequence
 
-from acs.platform.completions.charge import error_of
+from acs.platform.completions.charge import error_in
 from acs.platform.completions.inbox import Inbox
-from acs.platform.errors import InferenceError, InternalError, UpstreamDeadline, VllmEngineDead
-from acs.platform.inference.contract import Captured, Delta, Engine, Failed, Generate, Sampling
+from acs.platform.errors import InferenceError, InternalError, UpstreamDeadline
+from acs.platform.inference.contract import Captured, Delta, Engine, Generate, Sampling
 
 log = logging.getLogger("ray.serve")
 CHUNK_TOKENS = 8192  # of one request: many, so that its prompts fill an engine's steps, few enough to be read again
@@ -81,12 +81,10 @@ async def _gathered(inbox: Inbox, unfinished: int) -> dict[int, Captured]:
     found: dict[int, Captured] = {}
     while unfinished:
         for piece in await inbox.take():
-            if isinstance(piece, Failed):
-                raise error_of(piece)
+            if (error := error_in(piece)) is not None:
+                raise error
             if isinstance(piece, Captured):
                 found[piece.index] = piece
-            elif isinstance(piece, Delta) and piece.finish_reason == "abort":  # not by us
-                raise VllmEngineDead("The model's engine gave the request up.")
             elif isinstance(piece, Delta) and piece.finish_reason is not None:
                 unfinished -= 1
     return found
